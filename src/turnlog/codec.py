@@ -1,0 +1,362 @@
+r"""A message to its JSON line and back: the one module that knows the JSON library.
+
+A line is one JSON object without its newline. Ours has its keys in this order, each but the first
+three only where there is one:
+
+    role     "user", "assistant" or "system"
+    content  the text
+    at       RFC 3339, UTC, microseconds: 2026-11-29T13:25:00.123456Z
+    meta     a flat object
+    key      the idempotency key
+    more     true on every line of an `extend` but its last
+    unit     on the last line of an `extend` of several: the number of its lines, this one included
+
+`more` and `unit` make an extend all or none: a unit whose last line is missing, or whose lines
+before the last are fewer than `unit` says, never became whole.
+
+Text is UTF-8. Control characters, DEL, U+0080 to U+009F, U+2028 and U+2029 are escaped, so that no
+reader splits a line at them. A lone surrogate is kept as its escape, `\udXXX`.
+
+Other people's lines: only `content` is needed. A missing role is user; a role that is not known is
+read as user, with the original in meta; a missing `at` is None; an `at` that is no time, and every
+unknown key, is shown in meta, nested values as their JSON text.
+
+Two readers: msgspec's typed decoder is the fast one. What it does not take, `_strict` reads with
+the standard library, and gives the reason where that cannot be read either. (msgspec calls a lone
+surrogate truncated, and drops a zero fraction of a time when it writes one.)
+
+Source: design, section 3; style, dependencies.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import msgspec
+
+from turnlog.message import ROLES, Message, Role, Scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class _Line(msgspec.Struct, gc=False, omit_defaults=True):
+    """A line as it is written, its keys in their order."""
+
+    role: str
+    content: str
+    at: dt.datetime | None = None
+    meta: Any = None
+    key: str | None = None
+    more: bool = False
+    unit: int | None = None
+
+
+class Record(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """What validating a line looks at; the time is not looked at until the turn is."""
+
+    content: str
+    role: Role = "user"
+    at: str | None = None
+    meta: dict[str, Scalar] | None = None
+    key: str | None = None
+    more: bool = False
+    unit: int | None = None
+
+
+class _Turn(Record, gc=False, forbid_unknown_fields=True):
+    """A line as a turn: its time is a time."""
+
+    at: Annotated[dt.datetime, msgspec.Meta(tz=True)] | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class Unreadable(Exception):
+    """A line holds no turn; the text says why."""
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode_records: Final = msgspec.json.Decoder(Record).decode_lines
+_decode_record: Final = msgspec.json.Decoder(Record).decode
+_decode_turn: Final = msgspec.json.Decoder(_Turn).decode
+
+_ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
+_RECORD_START: Final = re.compile(r'\{\s*"role"\s*:')
+_KNOWN: Final = frozenset(("role", "content", "at", "meta", "key", "more", "unit"))
+
+
+# ---- writing ----
+
+
+def encode_turn(
+    message: Message, *, key: str | None = None, more: bool = False, unit: int | None = None
+) -> bytes:
+    """Give the line of a turn, without its newline. The message must have its time."""
+    line = _Line(message.role, message.content, message.at, message.meta, key, more, unit)
+    if line.at is None or line.at.microsecond:
+        try:
+            encoded = _encode(line)
+        except UnicodeEncodeError:
+            encoded = _encode_slowly(line)
+    else:
+        encoded = _encode_slowly(line)
+    return encoded if encoded.isascii() and b"\x7f" not in encoded else _escape_controls(encoded)
+
+
+def _encode_slowly(line: _Line) -> bytes:
+    """Encode what msgspec writes otherwise, or not at all: whole seconds, and lone surrogates."""
+    fields: dict[str, Any] = msgspec.structs.asdict(line)
+    if line.at is not None:
+        at = line.at.isoformat(timespec="microseconds")
+        fields["at"] = at.removesuffix("+00:00") + "Z"
+    present = {k: v for k, v in fields.items() if v is not None and v is not False}
+    text = json.dumps(present, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")  # Python's escape of a surrogate is JSON's
+
+
+def _escape_controls(encoded: bytes) -> bytes:
+    text = encoded.decode()
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
+
+
+# ---- reading ----
+
+
+def decode_turn(line: bytes) -> Message:
+    """Give the turn of a line that `check_lines` or `find_records` found whole."""
+    try:
+        turn = _decode_turn(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _message(_strict(line.decode())[0])
+    return Message(turn.role, turn.content, turn.at, turn.meta)  # pyright: ignore[reportArgumentType]
+
+
+def check_lines(lines: memoryview) -> Sequence[Record] | None:
+    """Read many lines at once; None where one of them needs `find_records`.
+
+    The records are as many as the lines only where each line is one object: the caller checks.
+    """
+    try:
+        return _decode_records(lines)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def find_records(line: bytes) -> tuple[list[tuple[int, int, Record]], str | None]:
+    """Find the whole turns in one line, and say what is wrong with the rest of it.
+
+    Returns:
+        (start, end, record) of each whole turn, in order, and None or the reason of the problem.
+        A line with a problem may hold turns all the same: records that were fused by a torn write
+        give every one that is whole, and a repeated key's last value is taken.
+    """
+    try:
+        record = _decode_record(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _find_strictly(line)
+    return [(0, len(line), record)], None if _is_ours(line, record) else repeated_key(line)
+
+
+def _is_ours(line: bytes, record: Record) -> bool:
+    """Tell whether the line is what we would write: then nothing in it is hidden or repeated."""
+    at = b"" if record.at is None else b',"at":"' + record.at.encode() + b'"'
+    head = b'{"role":"' + record.role.encode() + b'","content":'
+    return line == head + _encode(record.content) + at + b"}"
+
+
+def repeated_key(line: bytes) -> str | None:
+    """Say which key a whole line gives more than once, or None. Slow: some 10 us a line."""
+    try:
+        return _strict(line.decode())[1]
+    except Unreadable as reason:
+        return str(reason)
+
+
+def keys_of(lines: Sequence[bytes]) -> dict[str, int]:
+    """Give the idempotency keys in whole lines, each with the index of its line."""
+    keys: dict[str, int] = {}
+    for index, line in enumerate(lines):
+        if b'"key"' in line:
+            _note_key(line, index, keys)
+    return keys
+
+
+def _note_key(line: bytes, index: int, keys: dict[str, int]) -> None:
+    for _, _, record in find_records(line)[0]:
+        if record.key is not None:
+            keys.setdefault(record.key, index)
+
+
+def is_cut_off(line: bytes) -> bool:
+    """Tell whether a line that holds no turn is not even whole JSON, as what a crash leaves is."""
+    try:
+        json.loads(line.decode())
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        return True
+    except (ValueError, RecursionError):  # too many digits, too deep: it cannot be told
+        return False
+    return False
+
+
+def _find_strictly(line: bytes) -> tuple[list[tuple[int, int, Record]], str | None]:
+    try:
+        value, note = _strict(line.decode())
+    except UnicodeDecodeError:
+        return _salvage(line, "it is not UTF-8")
+    except Unreadable as reason:
+        return _salvage(line, str(reason))
+    return [(0, len(line), _record(value))], note
+
+
+def _salvage(line: bytes, reason: str) -> tuple[list[tuple[int, int, Record]], str]:
+    """Take the whole records out of a line that is not one: what torn writes fused together.
+
+    Ours start with their role and never hold such a start inside: their strings escape quotes and
+    their meta is flat. So nothing inside a torn record is mistaken for a turn.
+    """
+    text = line.decode("utf-8", "surrogateescape")  # what is not UTF-8 keeps its place
+    found: list[tuple[int, int, Record]] = []
+    position = 0
+    while position < len(text):
+        try:
+            value, end = _DECODER.raw_decode(text, position)
+            record = _record(_checked(value))
+            size = len(text[position:end].encode())
+        except RecursionError:
+            break
+        except (ValueError, Unreadable):
+            match = _RECORD_START.search(text, position + 1)
+            position = match.start() if match else len(text)
+        else:
+            start = len(text[:position].encode("utf-8", "surrogateescape"))
+            found.append((start, start + size, record))
+            position = end
+    whole = sum(end - start for start, end, _ in found) == len(line)
+    return found, "several records are fused on it" if whole else reason
+
+
+class _Pairs(dict[str, Any]):
+    """An object that remembers a key that was given more than once."""
+
+    repeated: str | None = None
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = _Pairs(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        value.repeated = next(name for name in names if names.count(name) > 1)
+    return value
+
+
+def _refuse_constant(name: str) -> float:
+    message = f"{name} is not JSON"
+    raise Unreadable(message)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        message = f"the number {digits[:20]} is out of range"
+        raise Unreadable(message)
+    return number
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_pairs, parse_constant=_refuse_constant, parse_float=_finite
+)
+
+
+def _strict(text: str) -> tuple[dict[str, Any], str | None]:
+    """Read a line by the letter of JSON.
+
+    Returns:
+        The object, and None or which of its keys is given more than once.
+
+    Raises:
+        Unreadable: it holds no turn.
+    """
+    try:
+        value: object = _DECODER.decode(text)
+    except RecursionError:
+        message = "it is nested too deep"
+        raise Unreadable(message) from None
+    except json.JSONDecodeError:
+        message = "it is not JSON" if text.strip("\0") else "it is NUL bytes"
+        raise Unreadable(message) from None
+    except ValueError:  # Python's limit on the digits of an int
+        message = "a number in it has too many digits"
+        raise Unreadable(message) from None
+    repeated = (item.repeated for item in _objects(value) if item.repeated is not None)
+    key = next(repeated, None)
+    note = None if key is None else f"the key {key!r} is given more than once; the last one counts"
+    return _checked(value), note
+
+
+def _checked(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        message = "it is JSON but not an object"
+        raise Unreadable(message)
+    if not isinstance(value.get("content"), str):  # pyright: ignore[reportUnknownMemberType]
+        message = "it has no content that is a text"
+        raise Unreadable(message)
+    return cast("dict[str, Any]", value)
+
+
+def _objects(value: object) -> Iterator[_Pairs]:
+    if isinstance(value, _Pairs):
+        yield value
+        for item in value.values():
+            yield from _objects(item)
+    elif isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from _objects(item)
+
+
+def _record(value: dict[str, Any]) -> Record:
+    """Give the part of a strictly read line that validating looks at."""
+    key, unit = value.get("key"), value.get("unit")
+    return Record(
+        content=value["content"],
+        key=key if isinstance(key, str) else None,
+        more=value.get("more") is True,
+        unit=unit if type(unit) is int else None,
+    )
+
+
+def _message(value: dict[str, Any]) -> Message:
+    """Read other people's lines: what has no place of its own is shown in meta."""
+    extra = {name: item for name, item in value.items() if name not in _KNOWN}
+    meta = value.get("meta")
+    if isinstance(meta, dict):
+        extra |= cast("dict[str, Any]", meta)
+    elif meta is not None:
+        extra["meta"] = meta
+    role = value.get("role", "user")
+    if role not in ROLES:
+        extra["role"] = role
+        role = "user"
+    at = _time(value.get("at"))
+    if at is None and value.get("at") is not None:
+        extra["at"] = value["at"]
+    flat = {name: _flat(item) for name, item in extra.items()}
+    return Message(role, value["content"], at, flat)
+
+
+def _time(value: object) -> dt.datetime | None:
+    try:
+        at = msgspec.convert(value, dt.datetime)
+        return None if at.tzinfo is None else at.astimezone(dt.UTC)
+    except (msgspec.ValidationError, ValueError, OverflowError):
+        return None
+
+
+def _flat(value: object) -> Scalar:
+    if isinstance(value, str | float | bool | None):
+        return value
+    if isinstance(value, int) and abs(value) < 2**63:
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,394 @@
+"""GroupCommit: gathers appends into batches, so that many cost one commit.
+
+An append becomes a ticket in a queue. Whoever finds no commit under way leads: it takes all
+tickets, its own and those that came meanwhile, has the store commit them as one batch, and
+resolves them. A synchronous caller leads in its own thread, so a lone append changes no thread
+and waits for nobody; asynchronous callers, and whatever is left in the queue when a leader's own
+ticket is done, are led by one committer thread. The event loop never touches the store; one
+wake-up resolves a whole batch.
+
+A thread that another process has locked goes back into the queue, in front, while the others are
+committed; its tickets time out one by one.
+
+What was submitted completes. A cancelled task, and a Ctrl-C in the middle of a synchronous
+append, wait for the outcome and go on their way after it, so that what a thread shows is what the
+store has.
+
+Knows `stores.base` only. Source: design, section 5, and section 4, point 7.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+import time
+from contextlib import suppress
+from signal import SIGINT
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from turnlog.errors import Closed, LockTimeout, OutcomeUnknown
+from turnlog.stores.base import Outcome, Read
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from turnlog.names import ThreadKey
+    from turnlog.stores.base import Position, Store
+
+    _Futures = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
+
+# What the signal module itself calls, without its enums: they take longer than all of a ticket.
+_signals: Final[Any] = importlib.import_module("_signal")
+
+_SHORTEST_NAP: Final = 0.0002
+_LONGEST_NAP: Final = 0.01
+
+
+class Log(Protocol):
+    """The thread that tickets belong to, as a commit sees it."""
+
+    @property
+    def key(self) -> ThreadKey:
+        """Its key."""
+        ...
+
+    @property
+    def position(self) -> Position:
+        """How far its working set has read."""
+        ...
+
+    def decide(self, tickets: Sequence[Ticket], news: Read) -> Sequence[bytes]:
+        """Give the lines that the tickets append after the news."""
+        ...
+
+    def settle(self, tickets: Sequence[Ticket], outcome: Outcome) -> None:
+        """Take in what was committed, and note in each ticket that failed its error."""
+        ...
+
+
+class Ticket:
+    """One append on its way.
+
+    Args:
+        log: the thread.
+        lines: the lines to append; none to read forward only.
+        key: the idempotency key.
+        expect: the number of turns that the thread must hold.
+
+    Attributes:
+        error: why it failed; None where it did not, once it is done.
+        done: whether its outcome is known.
+    """
+
+    __slots__ = ("_future", "_waiter", "deadline", "done", "error", "expect", "key", "lines", "log")
+
+    def __init__(
+        self,
+        log: Log,
+        lines: Sequence[bytes] = (),
+        *,
+        key: str | None = None,
+        expect: int | None = None,
+    ) -> None:
+        """Make a ticket; `GroupCommit` takes it from there."""
+        self.log = log
+        self.lines = lines
+        self.key = key
+        self.expect = expect
+        self.deadline = 0.0
+        self.error: Exception | None = None
+        self.done = False
+        self._waiter: threading.Event | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    def raise_error(self) -> None:
+        """Raise what made it fail, if anything did."""
+        if self.error is not None:
+            raise self.error
+
+    def wait_in_thread(self) -> None:
+        """Prepare for `wait`."""
+        self._waiter = threading.Event()
+
+    def wait(self) -> None:
+        """Wait until the outcome is known."""
+        if self._waiter is not None:
+            self._waiter.wait()
+
+    def wait_in_loop(self) -> asyncio.Future[None]:
+        """Prepare to be awaited in the running loop."""
+        self._future = _outcome_type()()
+        return self._future
+
+    def resolve(self, futures: _Futures) -> None:
+        """Say that the outcome is known: wake its thread, or note its future by its loop."""
+        self.done = True
+        if self._waiter is not None:
+            self._waiter.set()
+        if self._future is not None:
+            futures.setdefault(self._future.get_loop(), []).append(self._future)
+
+
+class _Entry:
+    """What one thread has in a batch: the `Append` that the store sees."""
+
+    __slots__ = ("log", "tickets")
+
+    def __init__(self, log: Log, tickets: list[Ticket]) -> None:
+        self.log = log
+        self.tickets = tickets
+
+    @property
+    def key(self) -> ThreadKey:
+        return self.log.key
+
+    @property
+    def position(self) -> Position:
+        return self.log.position
+
+    def decide(self, news: Read) -> Sequence[bytes]:
+        return self.log.decide(self.tickets, news)
+
+
+class GroupCommit:
+    """The one way into a store for appends. Its methods may be called from any thread.
+
+    Args:
+        store: where the batches go.
+        lock_timeout: how long, in seconds, a ticket waits for another process' lock.
+    """
+
+    def __init__(self, store: Store, lock_timeout: float) -> None:
+        """Begin with an empty queue."""
+        self._store = store
+        self._lock_timeout = lock_timeout
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
+        self._queue: list[Ticket] = []
+        self._led = False  # somebody leads, or has been told to
+        self._committer: threading.Thread | None = None
+        self._committer_leads = False
+        self._closed = False
+
+    # ---- callers ----
+
+    def run(self, ticket: Ticket) -> None:
+        """Commit a ticket; return when it is durable. Blocks.
+
+        Raises:
+            StoreError: as the ticket's thread says.
+        """
+        with _Uninterrupted():
+            if self._submit(ticket, in_thread=True):
+                self._lead(ticket)
+            else:
+                ticket.wait()
+        ticket.raise_error()
+
+    async def arun(self, ticket: Ticket) -> None:
+        """Commit a ticket; return when it is durable. Does not block the loop."""
+        outcome = ticket.wait_in_loop()
+        if self._submit(ticket, in_thread=False):
+            with self._mutex:
+                self._hand_over()
+        try:
+            await outcome
+        except BaseException as cancellation:
+            if ticket.error is not None:
+                raise cancellation from ticket.error
+            raise
+        ticket.raise_error()
+
+    def _submit(self, ticket: Ticket, *, in_thread: bool) -> bool:
+        """Queue a ticket; say whether its caller has to lead, or to have it led."""
+        with self._mutex:
+            if self._closed:
+                raise Closed(ticket.log.key, "its memory was closed", "open a new Memory")
+            self._queue.append(ticket)
+            if self._led:
+                if in_thread:
+                    ticket.wait_in_thread()
+                self._changed.notify_all()
+                return False
+            self._led = True
+            return True
+
+    # ---- leading ----
+
+    def _lead(self, ticket: Ticket | None) -> None:
+        """Commit what is queued, until `ticket` is done; with None, until the queue is empty."""
+        interrupt: BaseException | None = None
+        nap = _SHORTEST_NAP
+        while True:
+            with self._mutex:
+                batch, self._queue = self._queue, []
+            busy, raised = self._commit(batch)
+            interrupt = interrupt or raised
+            with self._mutex:
+                if not self._queue and not busy:
+                    self._led = False
+                    if self._closed:
+                        self._changed.notify_all()
+                    break
+                news, self._queue = bool(self._queue), [*busy, *self._queue]
+                if ticket is not None and ticket.done:
+                    self._hand_over()
+                    break
+                if not news:
+                    self._changed.wait(nap)
+                nap = _SHORTEST_NAP if news else min(2 * nap, _LONGEST_NAP)
+        if interrupt is not None:
+            raise interrupt
+
+    def _hand_over(self) -> None:
+        """Have the committer thread lead. The caller holds the mutex."""
+        self._committer_leads = True
+        self._changed.notify_all()
+        if self._committer is None:
+            self._committer = threading.Thread(target=self._serve, name="turnlog", daemon=True)
+            self._committer.start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._mutex:
+                self._changed.wait_for(lambda: self._committer_leads or self._ended())
+                if not self._committer_leads:
+                    return
+                self._committer_leads = False
+            self._lead(None)
+
+    def _commit(self, batch: list[Ticket]) -> tuple[list[Ticket], BaseException | None]:
+        """Commit tickets; give those to be tried again, and what must not be swallowed."""
+        entries, again = _by_thread(batch)
+        raised: BaseException | None = None
+        try:
+            outcomes = self._store.commit(entries)
+        except BaseException as error:  # noqa: BLE001 - others wait for an outcome
+            raised = None if isinstance(error, Exception) else error
+            outcomes = [_lost(entry, error) for entry in entries]
+        futures: _Futures = {}
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            if outcome.busy:
+                again += _still_in_time(entry.tickets, self._lock_timeout, futures)
+                continue
+            entry.log.settle(entry.tickets, outcome)
+            for ticket in entry.tickets:
+                ticket.resolve(futures)
+        for loop, done in futures.items():
+            _wake(loop, done)
+        return again, raised
+
+    # ---- the end ----
+
+    def _ended(self) -> bool:
+        return self._closed and not self._led
+
+    def after_fork(self) -> None:
+        """In a forked child: forget the parent's tickets and its committer thread."""
+        closed = self._closed
+        self._reset()
+        self._closed = closed
+
+    def close(self) -> None:
+        """Take no more tickets, and wait until those that were taken are done."""
+        with self._mutex:
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(self._ended)
+
+
+def _by_thread(batch: list[Ticket]) -> tuple[list[_Entry], list[Ticket]]:
+    """Group tickets by thread, in order. A key's second handle has to wait for the next batch."""
+    entries: dict[ThreadKey, _Entry] = {}
+    later: list[Ticket] = []
+    for ticket in batch:
+        entry = entries.get(ticket.log.key)
+        if entry is None:
+            entries[ticket.log.key] = _Entry(ticket.log, [ticket])
+        elif entry.log is ticket.log:
+            entry.tickets.append(ticket)
+        else:
+            later.append(ticket)
+    return list(entries.values()), later
+
+
+def _still_in_time(tickets: list[Ticket], timeout: float, futures: _Futures) -> list[Ticket]:
+    """Fail the tickets of a locked thread that have waited long enough; give the others."""
+    waiting: list[Ticket] = []
+    now = time.monotonic()
+    for ticket in tickets:
+        ticket.deadline = ticket.deadline or now + timeout
+        if now < ticket.deadline:
+            waiting.append(ticket)
+            continue
+        ticket.error = LockTimeout(
+            ticket.log.key,
+            f"another process has kept it locked for {timeout:g} s; nothing was written",
+            "try again, or find the process that hangs: fuser or lsof on the file name it",
+        )
+        ticket.resolve(futures)
+    return waiting
+
+
+def _lost(entry: _Entry, error: BaseException) -> Outcome:
+    unknown = OutcomeUnknown(
+        entry.key,
+        f"the commit was broken off ({error!r})",
+        "open the thread again and look; trying again with the same key is safe",
+    )
+    unknown.__cause__ = error
+    return Outcome(Read(position=entry.position), entry.position, unknown)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, futures: list[asyncio.Future[None]]) -> None:
+    with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        loop.call_soon_threadsafe(_finish, futures)
+
+
+def _finish(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        future.set_result(None)
+
+
+@functools.cache
+def _outcome_type() -> type[asyncio.Future[None]]:
+    import asyncio  # noqa: PLC0415 - takes as long to import as all the rest
+
+    class Uncancelled(asyncio.Future[None]):
+        """A future that cannot be cancelled: the task that awaits it is, once it has a result."""
+
+        def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - the base's signature
+            return False
+
+    return Uncancelled
+
+
+class _Uninterrupted:
+    """Keeps Ctrl-C waiting until the end of the block. In the main thread; else it does nothing."""
+
+    __slots__ = ("_noted", "_previous")
+
+    def __enter__(self) -> None:
+        self._noted: tuple[int, FrameType | None] | None = None
+        self._previous: Any = None
+        if threading.get_ident() == threading.main_thread().ident:
+            previous = _signals.getsignal(SIGINT)
+            if callable(previous):
+                with suppress(ValueError):  # a subinterpreter has no signals
+                    _signals.signal(SIGINT, self._note)
+                    self._previous = previous
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._noted = (number, frame)
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            _signals.signal(SIGINT, self._previous)
+            if self._noted is not None:
+                self._previous(*self._noted)

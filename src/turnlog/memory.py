@@ -1,0 +1,360 @@
+"""Memory: the registry of threads, keyed on (namespace, id), over one store.
+
+Open threads are held weakly, and the latest of them strongly: as long as anyone holds a thread,
+opening its name again gives the same object, and a process that serves a million threads keeps
+few of them.
+
+Source: spec R2, R5 to R10; design, sections 2 and 5.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
+from weakref import WeakSet, WeakValueDictionary
+
+from turnlog.capability import Capability, require
+from turnlog.commit import GroupCommit
+from turnlog.errors import Closed, DamagedThread, ForeignThread, UnknownStore
+from turnlog.names import DEFAULT_NAMESPACE, ThreadKey, check_name, thread_key
+from turnlog.thread import MemoryThread
+from turnlog.workingset import WorkingSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from turnlog.stores.base import Store, ThreadInfo
+
+    _Parameters = ParamSpec("_Parameters")
+    _Result = TypeVar("_Result")
+
+DEFAULT_ROOT: Final = "./.sema/memory"
+_MOST_RECENT: Final = 128
+
+
+class Memory:
+    """The threads of one store: a folder, a server's URL, or a `Store` of your own.
+
+    Args:
+        location: where the threads are: a path, a store's URL (`file:` and `memory:` for now), or
+            a store. Unless given, the environment's `TURNLOG_URL`, else `./.sema/memory`. A
+            relative path is taken from the working directory of this moment, whatever it is later.
+        read_only: open and list threads without ever writing; appends raise ReadOnly. For a path
+            or a URL; a store of your own says so itself.
+        strict: raise DamagedThread where a thread has lines that cannot be read, instead of
+            warning.
+        lock_timeout: the longest wait, in seconds, for another process' lock on a thread.
+
+    Raises:
+        UnknownStore: no store is known by the URL's scheme.
+
+    A context manager, sync and async: it is closed at the end. Touches no disk when made. Safe to
+    use from any number of threads and tasks, and after a fork.
+    """
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str] | Store | None = None,
+        *,
+        read_only: bool = False,
+        strict: bool = False,
+        lock_timeout: float = 30.0,
+    ) -> None:
+        """Make a memory; nothing is opened yet."""
+        if location is None:
+            location = os.environ.get("TURNLOG_URL") or DEFAULT_ROOT
+        self._store = _store_at(location, read_only=read_only, lock_timeout=lock_timeout)
+        self._strict = strict
+        self._commit = GroupCommit(self._store, lock_timeout)
+        self._closed = False
+        self._threads: WeakValueDictionary[ThreadKey, MemoryThread] = WeakValueDictionary()
+        self._recent: OrderedDict[ThreadKey, MemoryThread] = OrderedDict()
+        self._mutex = threading.Lock()
+        _memories.add(self)
+
+    def __repr__(self) -> str:
+        """Show the store."""
+        return f"<Memory over {self._store!r}>"
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it only reads."""
+        return self._store.read_only
+
+    # ---- opening ----
+
+    def open(self, id: str, namespace: str = DEFAULT_NAMESPACE) -> MemoryThread:
+        """Open a thread, or give the open one: as long as it is held, the same object.
+
+        Args:
+            id: the thread's name within its namespace; a plain name, since it becomes a file's.
+            namespace: a plain name too; "default" unless given.
+
+        Returns:
+            The thread, with every turn that was ever appended to it. One that does not exist yet
+            is empty, and is made by its first append.
+
+        Raises:
+            InvalidName: a name is not plain.
+            CapabilityDenied: the sandbox took FS_WRITE away (FS_READ, for a read-only memory).
+            LockTimeout: another process kept it locked for too long.
+            NotAThread: what stands under the name is not a thread's file, or another spelling's.
+            DamagedThread: with `strict`, it has lines that cannot be read.
+            StoreError: it cannot be read; or not written to, and the memory is not read-only.
+            Closed: the memory was closed.
+
+        Blocks on the disk the first time; in async code use `aopen`. Source: spec R5 to R10.
+        """
+        key = self._checked_key(id, namespace)
+        thread = self._registered(key) or self._loaded(key)
+        thread.tell()
+        return thread
+
+    async def aopen(self, id: str, namespace: str = DEFAULT_NAMESPACE) -> MemoryThread:
+        """Open a thread off the event loop. As `open`."""
+        key = self._checked_key(id, namespace)
+        thread = self._registered(key) or await _off_loop(self._loaded, key)
+        thread.tell()
+        return thread
+
+    def _checked_key(self, id_: str, namespace: str) -> ThreadKey:
+        key = thread_key(id_, namespace)
+        needed = Capability.FS_READ if self.read_only else Capability.FS_WRITE
+        require(needed, "memory/open", key)
+        self._check_open(key)
+        return key
+
+    def _check_open(self, subject: object) -> None:
+        if self._closed:
+            raise Closed(subject, "its memory was closed", "open a new Memory")
+
+    def _registered(self, key: ThreadKey) -> MemoryThread | None:
+        with self._mutex:
+            thread = self._threads.get(key)
+            return self._remember(thread) if thread is not None and thread.usable else None
+
+    def _loaded(self, key: ThreadKey) -> MemoryThread:
+        working = WorkingSet(key, self._store.load(key))
+        if self._strict and working.problems():
+            raise _damaged(working)
+        with self._mutex:  # of two that loaded it at once, the first stays
+            thread = self._threads.get(key)
+            if thread is None or not thread.usable:
+                thread = self._threads[key] = MemoryThread(working, self._commit, self)
+            return self._remember(thread)
+
+    def _remember(self, thread: MemoryThread) -> MemoryThread:
+        self._recent[thread.key] = thread
+        self._recent.move_to_end(thread.key)
+        if len(self._recent) > _MOST_RECENT:
+            self._recent.popitem(last=False)
+        return thread
+
+    # ---- the stored threads ----
+
+    def threads(self, namespace: str | None = None) -> Iterator[ThreadInfo]:
+        """List the stored threads without reading their turns, by namespace and id.
+
+        Args:
+            namespace: of this namespace only; of all unless given.
+
+        Yields:
+            Each thread's namespace, id, size in bytes and last time of writing.
+
+        Raises:
+            InvalidName, CapabilityDenied (FS_READ), Closed, StoreError: when it is called.
+
+        Blocks on the disk while it is iterated.
+        """
+        if namespace is not None:
+            check_name(namespace, "namespace")
+        require(Capability.FS_READ, "memory/threads", self)
+        self._check_open(self)
+        return self._store.threads(namespace)
+
+    def delete(
+        self,
+        thread: str | MemoryThread,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> bool:
+        """Delete a whole thread, durably: its turns, and what was set aside from its file.
+
+        Args:
+            thread: its id, or the open thread itself.
+            namespace: where an id is given, its namespace.
+
+        Returns:
+            Whether there was anything to delete.
+
+        Raises:
+            ForeignThread: the open thread is another memory's.
+            ReadOnly, LockTimeout, StoreError: it could not be deleted.
+            InvalidName, CapabilityDenied (FS_WRITE), Closed.
+
+        Its open handle takes no more appends; what it has in memory stays readable. Blocks on the
+        disk; in async code use `adelete`.
+        """
+        return self._delete(self._deletable(thread, namespace))
+
+    async def adelete(self, thread: str | MemoryThread, namespace: str = DEFAULT_NAMESPACE) -> bool:
+        """Delete a whole thread off the event loop. As `delete`."""
+        return await _off_loop(self._delete, self._deletable(thread, namespace))
+
+    def _deletable(self, thread: str | MemoryThread, namespace: str) -> ThreadKey:
+        if isinstance(thread, MemoryThread):
+            if thread.memory is not self:
+                raise ForeignThread(
+                    thread.key, "it is a thread of another memory", "delete it there"
+                )
+            key = thread.key
+        else:
+            key = thread_key(thread, namespace)
+        require(Capability.FS_WRITE, "memory/delete", key)
+        self._check_open(key)
+        return key
+
+    def _delete(self, key: ThreadKey) -> bool:
+        existed = self._store.delete(key)
+        with self._mutex:
+            self._recent.pop(key, None)
+            thread = self._threads.pop(key, None)
+        if thread is not None:
+            thread.end()
+        return existed
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Take no more appends, wait for those under way, and let go of files and threads.
+
+        What the open threads hold in memory stays readable. May be called again. Blocks; in async
+        code use `aclose`.
+        """
+        self._closed = True
+        self._commit.close()
+        self._store.close()
+
+    async def aclose(self) -> None:
+        """Close off the event loop. As `close`."""
+        await _off_loop(self.close)
+
+    def __enter__(self) -> Self:
+        """Give the memory itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Give the memory itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        await self.aclose()
+
+    def after_fork(self) -> None:
+        """In a forked child: start afresh with files, locks and threads; called by itself."""
+        self._mutex = threading.Lock()
+        self._commit.after_fork()
+        self._store.after_fork()
+
+
+def _damaged(working: WorkingSet) -> DamagedThread:
+    problems = working.problems()
+    first = problems[0]
+    return DamagedThread(
+        working.key,
+        f"{len(problems)} of its lines cannot be read in full: line {first.line}: {first.reason}",
+        "open it without strict=True to have every other turn",
+    )
+
+
+def _store_at(
+    location: str | os.PathLike[str] | Store, *, read_only: bool, lock_timeout: float
+) -> Store:
+    if not isinstance(location, str | os.PathLike):
+        return location
+    path = os.fspath(location)
+    scheme, colon, rest = path.partition("://")
+    if not colon or scheme == "file":
+        from turnlog.stores.jsonl import JsonlStore  # noqa: PLC0415 - a store is imported when used
+
+        root = rest if colon else path
+        return JsonlStore(root, read_only=read_only, lock_timeout=lock_timeout)
+    if path == "memory://":
+        from turnlog.stores.inmemory import InMemoryStore  # noqa: PLC0415
+
+        return InMemoryStore()
+    raise UnknownStore(
+        f"location {scheme + '://…'!r}",
+        "no store is known by this scheme",
+        "give a path, file:///…, memory:// or a Store of your own",
+    )
+
+
+async def _off_loop(
+    work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
+) -> _Result:
+    import asyncio  # noqa: PLC0415 - takes as long to import as all the rest
+
+    return await asyncio.to_thread(work, *args, **kwargs)
+
+
+# ---- the process's own ----
+
+_memories: Final[WeakSet[Memory]] = WeakSet()
+_default: Memory | None = None
+_default_mutex = threading.Lock()
+
+
+def default_memory() -> Memory:
+    """Give the process's default memory, which `turnlog.open` uses; made at its first use.
+
+    It lies where `TURNLOG_URL` says (a path or a store's URL), else in `./.sema/memory`, as of the
+    working directory of that moment.
+    """
+    global _default  # noqa: PLW0603 - one a process is what it is
+    with _default_mutex:
+        if _default is None or _default.closed:
+            _default = Memory()
+        return _default
+
+
+def open(id: str, namespace: str = DEFAULT_NAMESPACE) -> MemoryThread:  # noqa: A001 - the spec's word
+    """Open a thread of the process's default memory. As `Memory.open`."""
+    return default_memory().open(id, namespace)
+
+
+async def aopen(id: str, namespace: str = DEFAULT_NAMESPACE) -> MemoryThread:
+    """Open a thread of the process's default memory off the event loop. As `Memory.aopen`."""
+    return await default_memory().aopen(id, namespace)
+
+
+def _after_fork() -> None:
+    global _default_mutex  # noqa: PLW0603 - another thread of the parent may have held it
+    _default_mutex = threading.Lock()
+    for memory in list(_memories):
+        memory.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,187 @@
+"""The contract of a store: lines of bytes under keys. Its docstrings are the contract.
+
+A store keeps lines, opaque to it but for what its own safety needs; what a line means is its
+caller's matter. All methods block and are called from any thread, but `commit` from one thread at
+a time. `turnlog.testing.StoreContract` has a test for each clause.
+
+Source: design, sections 1 and 7.
+"""
+
+from __future__ import annotations
+
+import datetime as dt  # noqa: TC003 - msgspec looks at a struct's types
+from collections.abc import Callable, Hashable, Iterator, Sequence  # noqa: TC003
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from turnlog.errors import TurnlogError, TurnlogWarning
+    from turnlog.names import ThreadKey
+
+
+class Position(Struct, frozen=True, gc=False):
+    """How far a thread was read. Opaque to all but the store that gave it.
+
+    Attributes:
+        incarnation: which life of the thread it belongs to (a file, an epoch); None before the
+            thread exists. A thread that was deleted and made anew has another one.
+        offset: how much of it was read, in the store's own unit.
+        lines: how many lines that was, whole turns or not.
+    """
+
+    incarnation: Hashable = None
+    offset: int = 0
+    lines: int = 0
+
+
+START: Final = Position()
+
+
+class Problem(Struct, frozen=True, gc=False):
+    """A place in a thread that cannot be read, or not in full. Its bytes stay where they are.
+
+    Attributes:
+        line: the line's number, from 1.
+        offset: where the place begins, in bytes from the start of the file.
+        length: how many bytes it has.
+        reason: what is wrong with it.
+    """
+
+    line: int
+    offset: int
+    length: int
+    reason: str
+
+
+def _no_problems() -> tuple[Problem, ...]:
+    return ()
+
+
+class Read(Struct, frozen=True, gc=False):
+    """What a store read beyond a position.
+
+    Attributes:
+        lines: the whole turns, in the thread's order, each without a newline.
+        position: where it stopped: read on from here.
+        keys: the idempotency keys among `lines`, each with the index of its line.
+        problems: what could not be read.
+        warnings: what the caller should tell the user, once.
+        audit: finds what a fast reading passes over (a key given twice); slow, so only when asked.
+    """
+
+    lines: Sequence[bytes] = ()
+    position: Position = START
+    keys: dict[str, int] = {}
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[TurnlogWarning, ...] = ()
+    audit: Callable[[], tuple[Problem, ...]] = _no_problems
+
+
+class ThreadInfo(Struct, frozen=True, gc=False):
+    """What is known of a stored thread without reading its turns.
+
+    Attributes:
+        namespace: its namespace.
+        id: its id.
+        size: its size in bytes.
+        modified: when it was last written, in UTC by the store's clock.
+    """
+
+    namespace: str
+    id: str
+    size: int
+    modified: dt.datetime
+
+
+class Append(Protocol):
+    """What one thread wants appended."""
+
+    @property
+    def key(self) -> ThreadKey:
+        """The thread."""
+        ...
+
+    @property
+    def position(self) -> Position:
+        """How far the caller has read it."""
+        ...
+
+    def decide(self, news: Read) -> Sequence[bytes]:
+        """Give the lines to append after `news`, what others appended since `position`.
+
+        Called by the store while it keeps every other writer of the thread out. None may be
+        given: then the commit is a reading. Does not block, and may be called again with other
+        news: only the last answer counts.
+        """
+        ...
+
+
+class Outcome(Struct, frozen=True, gc=False):
+    """What became of one append. `busy` when another process has the thread: try it again.
+
+    Attributes:
+        news: what others had appended before; durable, whatever became of the append.
+        position: the end of the thread after the append (of the news, where it failed).
+        error: why nothing was appended: NotWritten (or one of its kinds), OutcomeUnknown,
+            NotAThread; None where all its lines are durable.
+    """
+
+    news: Read
+    position: Position
+    error: TurnlogError | None = None
+    busy: bool = False
+
+
+class Store(Protocol):
+    """Lines of bytes under keys, durable and ordered."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the store only reads: then it writes nothing, whatever it finds."""
+        ...
+
+    def load(self, key: ThreadKey) -> Read:
+        """Read a thread from its start, after recovering what a crash has left at its end.
+
+        A thread that does not exist is an empty one at START; it is not made. What is given back
+        is durable (unless the store is read-only).
+
+        Raises:
+            LockTimeout: a writer kept it locked for too long.
+            StoreError: it could not be read; a NotAThread where the name leads to something else.
+        """
+        ...
+
+    def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
+        """Append to each thread of a batch, each thread once; give the outcomes in its order.
+
+        Durable: when it returns, all lines whose outcome has no error survive a crash. Ordered:
+        the lines of one append are contiguous and follow all that the thread held. All or
+        nothing: an append with an error has left nothing in the thread, but for OutcomeUnknown.
+        Independent: one append's failure, or its lock, does not touch the others. A thread that
+        does not exist is made by its first line. Does not wait for another process' lock: the
+        outcome is busy. Raises nothing of its own.
+        """
+        ...
+
+    def threads(self, namespace: str | None = None) -> Iterator[ThreadInfo]:
+        """List the threads of one namespace or of all, by namespace and id, without their turns."""
+        ...
+
+    def delete(self, key: ThreadKey) -> bool:
+        """Remove a thread and all that belongs to it, durably; False where there was none.
+
+        Raises:
+            LockTimeout: a writer kept it locked for too long; it is still there.
+            StoreError: it could not be removed.
+        """
+        ...
+
+    def after_fork(self) -> None:
+        """In a forked child: let go of what belongs to the parent, and start afresh."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files, connections and threads. May be called again."""
+        ...

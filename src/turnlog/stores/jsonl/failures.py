@@ -1,0 +1,69 @@
+"""From the system's errors to ours: what happened to which thread, and what the user can do."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from turnlog.errors import NotAThread, StoreError, TurnlogError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from turnlog.names import ThreadKey
+
+_Error = TypeVar("_Error", bound=StoreError)
+
+_HINTS = {
+    errno.ENOSPC: "free space on the disk; the thread goes on as soon as there is room",
+    errno.EDQUOT: "free space within your quota; the thread goes on as soon as there is room",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f), or go on in a new thread",
+    errno.EACCES: "give this user write permission, or read with Memory(..., read_only=True)",
+    errno.EPERM: "give this user write permission, or read with Memory(..., read_only=True)",
+    errno.EROFS: "the file system is read-only: read with Memory(..., read_only=True)",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "the system has no more open files to give; close some",
+    errno.EIO: "the device failed: check it and the system's log before you go on",
+    errno.ENOLCK: "the file system has no locks to give: use a local one",
+}
+_NO_THREAD = {
+    errno.ELOOP: "a symbolic link stands under its name",
+    errno.ENOTDIR: "its namespace is not a folder, or a symbolic link to one",
+    errno.EISDIR: "a folder stands under its name",
+    errno.ENXIO: "a special file stands under its name",
+    errno.ENODEV: "a special file stands under its name",
+}
+
+
+def failure(kind: type[_Error], key: ThreadKey, doing: str, error: OSError) -> StoreError:
+    """Make our error of the system's; the caller raises it from `error`.
+
+    Args:
+        kind: the error to make, unless the system's says that there is no thread here at all.
+        key: the thread.
+        doing: what failed, such as "append failed".
+        error: the system's error.
+    """
+    number = error.errno or 0
+    if number in _NO_THREAD:
+        return no_thread(key, _NO_THREAD[number])
+    what = f"{doing}: {os.strerror(number) if number else error}"
+    return kind(key, what, _HINTS.get(number, "see the cause for the system's own error"))
+
+
+def no_thread(key: ThreadKey, what: str) -> NotAThread:
+    """Make the error for a name that leads to something else than its thread."""
+    return NotAThread(key, what, "move it away, or choose another name")
+
+
+@contextmanager
+def translated(key: ThreadKey, doing: str) -> Generator[None]:
+    """Raise the system's errors in the block as StoreError, and ours as they are."""
+    try:
+        yield
+    except TurnlogError:
+        raise
+    except OSError as error:
+        raise failure(StoreError, key, doing, error) from error

@@ -1,0 +1,162 @@
+"""The folders of a memory: where a thread's file stands, made, checked and synced.
+
+`<root>/<namespace>/<id>.jsonl`. A new file survives a power cut only when the entries of all the
+folders that lead to it are on the device; another process may have made them and died before its
+sync, so each process syncs them itself, once.
+
+Source: spec R3, R10; design, section 3, names, and section 4, points 1 and 10.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from turnlog.errors import UnsafeFileSystemWarning
+from turnlog.stores.jsonl.failures import no_thread
+from turnlog.stores.jsonl.osfile import is_folder
+from turnlog.stores.jsonl.threadfile import SUFFIX, ThreadFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from turnlog.names import ThreadKey
+    from turnlog.stores.jsonl.osfile import System
+
+_MOST_REMEMBERED: Final = 4096
+
+# Where flock or fsync do not reach the other side, or not surely.
+_UNSAFE: Final = frozenset(
+    (
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ncpfs", "vboxsf"),
+        *("fuse.sshfs", "fuse.rclone", "fuse.s3fs", "fuse.gcsfuse", "fuse.davfs2"),
+    )
+)
+
+
+class Folders:
+    """A root folder with a folder for each namespace.
+
+    Args:
+        system: the system's calls.
+        root: the absolute path of the root; it need not exist yet.
+    """
+
+    def __init__(self, system: System, root: str) -> None:
+        """Know where the root is; look at nothing."""
+        self.root = root
+        self._system = system
+        self._synced: OrderedDict[str, None] = OrderedDict()
+        self._root_synced = False
+        self._checked = False
+
+    def of(self, namespace: str) -> str:
+        """Give the path of a namespace's folder."""
+        return f"{self.root}/{namespace}"
+
+    def open(self, key: ThreadKey, *, write: bool, create: bool = False) -> ThreadFile | None:
+        """Open a thread's file; None where there is none, unless it is to be made."""
+        folder = self.of(key.namespace)
+        if create:
+            self._make(folder)
+        try:
+            file = ThreadFile(self._system, key, folder, write=write, create=create)
+        except FileNotFoundError:
+            if create:
+                raise
+            return None
+        try:
+            self._check_spelling(key, self.root, key.namespace, key.namespace.swapcase())
+            self._check_spelling(key, folder, file.name, key.id + SUFFIX.upper())
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _make(self, folder: str) -> None:
+        try:
+            self._system.make_folder(folder)
+        except FileNotFoundError:
+            self._make(os.path.dirname(folder))
+            self._system.make_folder(folder)
+
+    def _check_spelling(self, key: ThreadKey, folder: str, name: str, variant: str) -> None:
+        """Refuse what a file system that folds case gives for another spelling of the name."""
+        if name == variant or self._identity(folder, name) != self._identity(folder, variant):
+            return
+        if name not in self._system.names(folder):
+            raise no_thread(key, "this file system folds case, and the name is there in another")
+
+    def _identity(self, folder: str, name: str) -> tuple[int, int] | str:
+        try:
+            status = self._system.status_of(f"{folder}/{name}")
+        except FileNotFoundError:
+            return name
+        return (status.st_dev, status.st_ino)
+
+    def check_may_create(self, key: ThreadKey) -> None:
+        """Raise where a thread that does not exist could not be made."""
+        folder = namespace = self.of(key.namespace)
+        while (status := self._status(folder)) is None:
+            folder = os.path.dirname(folder)
+        if folder == namespace and not is_folder(status):
+            raise no_thread(key, "its namespace is not a folder, or a symbolic link to one")
+        if not self._system.may_write(folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+
+    def _status(self, path: str) -> os.stat_result | None:
+        try:
+            return self._system.status_of(path)
+        except FileNotFoundError:
+            return None
+
+    def sync(self, files: Sequence[ThreadFile]) -> None:
+        """Make the entries that lead to newly opened files durable.
+
+        Raises:
+            OSError: a folder could not be synced; all the files are to be taken as not durable.
+        """
+        for folder in dict.fromkeys(file.folder for file in files):
+            self._system.sync_folder(folder)
+            if folder not in self._synced:
+                self._system.sync_folder(self.root)
+                self._synced[folder] = None
+        while len(self._synced) > _MOST_REMEMBERED:
+            self._synced.popitem(last=False)
+        if not self._root_synced:
+            self._sync_parents()
+            self._root_synced = True
+        for file in files:
+            file.entry_synced = True
+
+    def _sync_parents(self) -> None:
+        """Sync the folders above the root, up to their file system's own root."""
+        device = os.stat(self.root).st_dev
+        folder = self.root
+        while (parent := os.path.dirname(folder)) != folder:
+            status = self._status(parent)
+            if status is None or status.st_dev != device:
+                return
+            try:
+                self._system.sync_folder(parent)
+            except PermissionError:  # not ours to read, so not one that we made
+                return
+            folder = parent
+
+    def warnings(self) -> tuple[UnsafeFileSystemWarning, ...]:
+        """Give a warning, once, where the file system is known not to keep the contract."""
+        if self._checked:
+            return ()
+        self._checked = True
+        kind = self._system.file_system(self.root)
+        if kind not in _UNSAFE:
+            return ()
+        return (
+            UnsafeFileSystemWarning(
+                f"memory {self.root!r} lies on a file system of type {kind!r}, where locks and "
+                f"syncs may not hold: durability and several processes are not promised there; "
+                f"use a local disk, or a server store"
+            ),
+        )

@@ -1,0 +1,304 @@
+r"""The bytes of a thread's file: lines, turns, problems and tears. Pure: it looks at no disk.
+
+The file is UTF-8, one JSON object a line (`turnlog.codec` has the object), `\n` after each, and
+nothing else. Lines are split at the byte `\n` alone. Tolerated: a byte order mark at the start,
+`\r` before `\n`, and blank lines, which count as lines but hold nothing.
+
+A line that holds no turn is a **problem**: it costs only itself, and its bytes stay. At the end of
+the file it may be a **tear** instead, what a crash has left of an append that was never
+acknowledged. It is judged by its place and its bytes, never by a parser's message:
+
+- A last line without `\n` is torn, unless it holds a whole turn, which only lacks its newline, or
+  another whole JSON value, which was put there by another program.
+- A last line with `\n` is torn when it is no whole JSON and begins as our lines do, `{`, or as a
+  hole in the file does, with NUL: a power cut can keep the last sector of a line, with its newline,
+  and lose an earlier one.
+- So are the lines before it, as long as they are such leftovers, and so is a unit (an `extend`)
+  that never became whole.
+- A file without a single turn, and that does not begin like one of ours, is another program's:
+  nothing of it is torn.
+
+Anywhere else the lines of a broken unit are turns like any others: damage costs only itself.
+
+Source: design, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, TypeAlias, overload
+
+from turnlog.codec import check_lines, find_records, is_cut_off, repeated_key
+from turnlog.stores.base import Position, Problem, Read
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+    from typing import SupportsIndex
+
+    from turnlog.codec import Record
+
+_BOM: Final = b"\xef\xbb\xbf"
+_CHUNK: Final = (
+    1 << 18
+)  # what is decoded at once: large enough to be quick, small enough for caches
+_OPEN, _CLOSE, _NEWLINE = b"{}\n"
+
+_more, _unit, _key = map(attrgetter, ("more", "unit", "key"))
+
+_Span: TypeAlias = tuple[int, int, str | None]  # start, end and idempotency key of a turn
+
+
+class Lines(Sequence[bytes]):
+    """The whole turns of a buffer, cut out when they are looked at: 16 bytes a turn beside it."""
+
+    __slots__ = ("buffer", "spans")
+
+    def __init__(self, buffer: bytes) -> None:
+        """Begin with no turns of the buffer."""
+        self.buffer = buffer
+        self.spans = array("Q")  # start, end, start, end, ...
+
+    def __len__(self) -> int:
+        """Give the number of turns."""
+        return len(self.spans) >> 1
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> bytes | list[bytes]:
+        """Cut out one line, or several."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        i = range(len(self))[index] << 1
+        return self.buffer[self.spans[i] : self.spans[i + 1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What the end of the file needs before anything may be appended.
+
+    Attributes:
+        torn: the bytes of an unfinished append, at the very end; b"" where there are none.
+        unterminated: the last line stays but lacks its newline.
+    """
+
+    torn: bytes = b""
+    unterminated: bool = False
+
+    @property
+    def sound(self) -> bool:
+        """Whether the next line can be appended as it is."""
+        return not self.torn and not self.unterminated
+
+
+def scan(buffer: bytes, begin: Position, incarnation: Hashable) -> tuple[Read, Tail]:
+    """Read the bytes of a file from a position to its end.
+
+    Args:
+        buffer: the bytes.
+        begin: where in the file they begin, at a line's start.
+        incarnation: the file's identity, for the new position.
+
+    Returns:
+        What was read, up to where a tear begins, and what the tail needs.
+    """
+    scanner = _Scanner(buffer, begin)
+    scanner.run()
+    torn_from = scanner.finish()
+    passed = scanner.lines - buffer.count(b"\n", torn_from)
+    position = Position(incarnation, begin.offset + torn_from, begin.lines + passed)
+    read = Read(
+        scanner.turns,
+        position,
+        scanner.keys,
+        tuple(scanner.problems),
+        audit=partial(audit, scanner.turns, begin),
+    )
+    unterminated = 0 < torn_from == len(buffer) and buffer[-1] != _NEWLINE
+    return read, Tail(buffer[torn_from:], unterminated)
+
+
+def audit(turns: Lines, begin: Position) -> tuple[Problem, ...]:
+    """Find what `scan` passes over for speed's sake: turns that give a key more than once."""
+    problems: list[Problem] = []
+    for index in range(len(turns)):
+        start, end = turns.spans[2 * index], turns.spans[2 * index + 1]
+        reason = repeated_key(turns.buffer[start:end])
+        if reason is not None:
+            problems.append(_problem(turns.buffer, begin, start, end, reason))
+    return tuple(problems)
+
+
+def _problem(buffer: bytes, begin: Position, start: int, end: int, reason: str) -> Problem:
+    line = begin.lines + buffer.count(b"\n", 0, start) + 1
+    return Problem(line, begin.offset + start, end - start, reason)
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """Lines that are not sound: a problem, a tear or part of a unit, as what follows will tell."""
+
+    start: int
+    end: int
+    turns: list[_Span]
+    reason: str | None
+    may_be_torn: bool
+
+
+@dataclass(slots=True)
+class _Scanner:
+    """One pass over a buffer: many lines at once where they are plain, else line by line."""
+
+    buffer: bytes
+    begin: Position
+    turns: Lines = field(init=False)
+    keys: dict[str, int] = field(default_factory=dict[str, int])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    suspects: list[_Suspect] = field(default_factory=list[_Suspect])
+    unit: list[_Span] = field(default_factory=list[_Span])
+    lines: int = 0
+
+    def __post_init__(self) -> None:
+        self.turns = Lines(self.buffer)
+
+    def run(self) -> None:
+        view = memoryview(self.buffer)
+        start = len(_BOM) if self.begin.offset == 0 and self.buffer.startswith(_BOM) else 0
+        stop = self.buffer.rfind(b"\n") + 1
+        while start < stop:
+            end = self.buffer.rfind(b"\n", start, start + _CHUNK) + 1
+            end = end or self.buffer.index(b"\n", start) + 1
+            records = check_lines(view[start:end])
+            if records is None or not self._plain_lines(start, end, records):
+                self._each_line(start, end)
+            start = end
+        if stop < len(self.buffer):
+            self._last_line(max(start, stop))
+
+    def _plain_lines(self, start: int, end: int, records: Sequence[Record]) -> bool:
+        """Take lines that are each one object; say whether that is what they are."""
+        spans = array("Q")
+        find, add, buffer = self.buffer.find, spans.append, self.buffer
+        at = start
+        while at < end:
+            newline = find(b"\n", at, end)
+            if buffer[at] != _OPEN or buffer[newline - 1] != _CLOSE:
+                return False
+            add(at)
+            add(newline)
+            at = newline + 1
+        if len(spans) != 2 * len(records):
+            return False
+        self.lines += len(records)
+        if self.suspects or self.unit or any(map(_more, records)) or any(map(_unit, records)):
+            for i, record in enumerate(records):
+                self._take(spans[2 * i], spans[2 * i + 1], record)
+        else:
+            self._note_keys(records)
+            self.turns.spans.extend(spans)
+        return True
+
+    def _note_keys(self, records: Sequence[Record]) -> None:
+        if any(map(_key, records)):
+            for index, record in enumerate(records, len(self.turns)):
+                if record.key is not None:
+                    self.keys.setdefault(record.key, index)
+
+    def _each_line(self, start: int, end: int) -> None:
+        while start < end:
+            newline = self.buffer.index(b"\n", start)
+            self.lines += 1
+            self._line(start, newline)
+            start = newline + 1
+
+    def _line(self, start: int, newline: int) -> None:
+        line = self.buffer[start:newline].removesuffix(b"\r")
+        if not line.strip(b" \t"):
+            self._settle()
+            return
+        found, reason = find_records(line)
+        if reason is None:
+            _, length, record = found[0]
+            self._take(start, start + length, record)
+            return
+        turns = [(start + begin, start + end, record.key) for begin, end, record in found]
+        torn = not found and line[0] in (_OPEN, 0) and is_cut_off(line)
+        self._suspect(start, start + len(line), turns, reason, may_be_torn=torn)
+
+    def _last_line(self, start: int) -> None:
+        """Judge a line without a newline."""
+        line = self.buffer[start:]
+        found, reason = find_records(line) if line.strip(b" \t") else ([], "it is blank")
+        if found and reason is None:
+            self._take(start, len(self.buffer), found[0][2])
+            return
+        turns = [(start + begin, start + end, record.key) for begin, end, record in found]
+        ours = line[0] in (_OPEN, 0) or len(self.turns) > 0 or self.begin.offset > 0
+        torn = not found and ours and is_cut_off(line)
+        self._suspect(start, len(self.buffer), turns, reason, may_be_torn=torn)
+
+    def _take(self, start: int, end: int, record: Record) -> None:
+        """Take a whole line: a turn, or a part of a unit."""
+        if not (record.more or record.unit or self.unit or self.suspects):
+            self._add([(start, end, record.key)])
+            return
+        if record.more:
+            self.unit.append((start, end, record.key))
+            return
+        whole = record.unit is None or record.unit == len(self.unit) + 1
+        unit = [*self.unit, (start, end, record.key)]
+        self.unit = []
+        if whole:
+            self._settle()
+            self._add(unit)
+        else:
+            self._suspect(unit[0][0], end, unit, None, may_be_torn=True)
+
+    def _suspect(
+        self,
+        start: int,
+        end: int,
+        turns: list[_Span],
+        reason: str | None,
+        *,
+        may_be_torn: bool,
+    ) -> None:
+        self._suspect_unit()
+        self.suspects.append(_Suspect(start, end, turns, reason, may_be_torn))
+
+    def _suspect_unit(self) -> None:
+        if self.unit:
+            unit, self.unit = self.unit, []
+            self.suspects.append(_Suspect(unit[0][0], unit[-1][1], unit, None, may_be_torn=True))
+
+    def _settle(self) -> None:
+        """Something sound follows: no suspect is a tear."""
+        self._suspect_unit()
+        for suspect in self.suspects:
+            self._add(suspect.turns)
+            if suspect.reason is not None:
+                self.problems.append(
+                    _problem(self.buffer, self.begin, suspect.start, suspect.end, suspect.reason)
+                )
+        self.suspects.clear()
+
+    def _add(self, turns: list[_Span]) -> None:
+        for start, end, key in turns:
+            if key is not None:
+                self.keys.setdefault(key, len(self.turns))
+            self.turns.spans.append(start)
+            self.turns.spans.append(end)
+
+    def finish(self) -> int:
+        """Settle what is no tear; give where the tear begins, or the buffer's end."""
+        self._suspect_unit()
+        torn_from = len(self.buffer)
+        while self.suspects and self.suspects[-1].may_be_torn:
+            torn_from = self.suspects.pop().start
+        self._settle()
+        return torn_from

@@ -1,0 +1,193 @@
+"""One open file of a thread: locked, verified, read forward, appended to, rolled back.
+
+Every append goes the same way, under the file's lock from the second step to the last:
+
+    lock · verify that the file is still the one that was opened · read forward what others
+    appended, mending a torn end · write · sync · unlock
+
+so what the caller holds is the file, and a failed append can be cut off again.
+
+Source: design, section 4, points 3 to 5 and 8.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from turnlog.errors import LockTimeout, OutcomeUnknown, ThreadReplaced, TornTailWarning
+from turnlog.stores.base import Position, Read
+from turnlog.stores.jsonl import format as fileformat
+from turnlog.stores.jsonl.failures import no_thread
+from turnlog.stores.jsonl.osfile import is_regular, write_all
+from turnlog.stores.jsonl.repair import TORN_SUFFIX, mend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from turnlog.names import ThreadKey
+    from turnlog.stores.jsonl.osfile import System
+
+SUFFIX: Final = ".jsonl"
+_LONGEST_NAP: Final = 0.01
+
+
+class ThreadFile:
+    """A thread's file, open. Not for use by several threads at once.
+
+    Args:
+        system: the system's calls.
+        key: the thread.
+        folder: its namespace's folder.
+        write: open for appending too.
+        create: make the file where there is none.
+
+    Raises:
+        OSError: it cannot be opened.
+        NotAThread: it is not a regular file.
+    """
+
+    def __init__(
+        self, system: System, key: ThreadKey, folder: str, *, write: bool, create: bool = False
+    ) -> None:
+        """Open the file."""
+        self._system = system
+        self.key = key
+        self.folder = folder
+        self.name = key.id + SUFFIX
+        self._path = f"{folder}/{self.name}"
+        self.writable = write
+        self.entry_synced = False  # whether the folders' entries that lead to it are durable
+        self.fd = system.open_file(folder, self.name, write=write, create=create)
+        status = system.status(self.fd)
+        if not is_regular(status):
+            system.close(self.fd)
+            raise no_thread(key, "what stands under its name is not a regular file")
+        self.identity = (status.st_dev, status.st_ino)
+        self._end = 0
+
+    def try_lock(self) -> bool:
+        """Lock the file if no other process has it: for writing if it is open so, else shared."""
+        return self._system.try_lock(self.fd, shared=not self.writable)
+
+    def lock(self, timeout: float) -> None:
+        """Lock the file, waiting at most `timeout` seconds; raise LockTimeout after it."""
+        deadline = time.monotonic() + timeout
+        nap = 0.0002
+        while not self.try_lock():
+            if time.monotonic() >= deadline:
+                raise lock_timeout(self.key, timeout)
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+
+    def unlock(self) -> None:
+        """Let go of the lock."""
+        self._system.unlock(self.fd)
+
+    def close(self) -> None:
+        """Close the file, which lets go of its lock."""
+        self._system.close(self.fd)
+
+    def stands(self) -> bool:
+        """Tell whether the file still stands under its name; its size is noted for `read`."""
+        try:
+            status = self._system.status_of(self._path)
+        except FileNotFoundError:
+            return False
+        self._end = status.st_size
+        return (status.st_dev, status.st_ino) == self.identity
+
+    def read(self, begin: Position, *, must_mend: bool = True) -> Read:
+        """Read from a position to the end that `stands` noted, mending what a crash left there.
+
+        Args:
+            begin: where to begin.
+            must_mend: fail where the end cannot be mended; else read what is sound, and warn.
+
+        Raises:
+            ThreadReplaced: the position is not one of this file.
+            OSError: it cannot be read, or not mended.
+        """
+        self._check(begin)
+        if begin.offset == self._end and begin.incarnation is not None:
+            return Read(position=begin)
+        buffer = self._system.read(self.fd, begin.offset, self._end - begin.offset)
+        read, tail = fileformat.scan(buffer, begin, self.identity)
+        if tail.sound or not self.writable:
+            return read
+        moved = f"were moved to {self.name}{TORN_SUFFIX}"
+        position = read.position
+        try:
+            position = mend(self._system, self.fd, (self.folder, self.name), position, tail)
+        except OSError as error:
+            if must_mend:
+                raise
+            moved = f"could not be moved aside yet ({error.strerror})"
+        warnings = (_torn_warning(self.key, tail.torn, moved),) if tail.torn else ()
+        return replace(read, position=position, warnings=warnings)
+
+    def _check(self, begin: Position) -> None:
+        """Raise ThreadReplaced unless the position is one of this file."""
+        if begin.incarnation is not None and begin.incarnation != self.identity:
+            raise replaced(self.key, "its file was replaced by another")
+        if begin.offset > self._end:
+            raise replaced(self.key, "its file was cut shorter than what was read of it")
+
+    def append(self, end: Position, lines: Sequence[bytes]) -> Position:
+        """Write lines after the position `end`, which `read` gave; give the new end. Not synced."""
+        data = b"\n".join((*lines, b""))
+        write_all(self._system, self.fd, data)
+        return Position(self.identity, end.offset + len(data), end.lines + len(lines))
+
+    def sync(self) -> None:
+        """Wait until what was written is on the device."""
+        self._system.sync(self.fd)
+
+    def roll_back(self, end: Position) -> None:
+        """Cut off what was written after the position `end`, durably.
+
+        Raises:
+            OutcomeUnknown: this failed too.
+        """
+        try:
+            if self._system.status(self.fd).st_size == end.offset:
+                return
+            self._system.truncate(self.fd, end.offset)
+            self._system.sync(self.fd)
+        except OSError as error:
+            # A failed sync leaves pages in the cache that the device does not have, and marks
+            # them clean: let the next reader see what the device has.
+            self._system.drop_cache(self.fd, end.offset)
+            raise OutcomeUnknown(
+                self.key,
+                f"an append failed, and so did rolling it back ({error.strerror})",
+                "open the thread again and look; trying again with the same key is safe",
+            ) from error
+
+
+def lock_timeout(key: ThreadKey, timeout: float) -> LockTimeout:
+    """Make the error for a lock that did not come free."""
+    return LockTimeout(
+        key,
+        f"another process has kept it locked for {timeout:g} s; nothing was written",
+        "try again, or find the process that hangs (fuser or lsof on the file name it)",
+    )
+
+
+def replaced(key: ThreadKey, what: str) -> ThreadReplaced:
+    """Make the error for a file that is not the one that was opened any more."""
+    return ThreadReplaced(
+        key,
+        f"{what} while the thread was open; nothing was written",
+        "what was read is still in messages(); close the memory or drop the handle, "
+        "then open the thread again",
+    )
+
+
+def _torn_warning(key: ThreadKey, torn: bytes, moved: str) -> TornTailWarning:
+    return TornTailWarning(
+        f"{key}: it ended in {len(torn)} bytes of an append that never finished; they {moved}, "
+        f"and every turn before them is there"
+    )

@@ -1,0 +1,212 @@
+"""Commits a batch to its files: each locked, read forward and written, then all synced at once.
+
+A file whose lock another process has is left for another time (busy), so no file waits for
+another, and since nothing here waits for a lock while it holds one, nothing can deadlock. Between
+the last write and the end of the syncs all the batch's locks are held.
+
+Source: design, sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from turnlog.errors import NotWritten, OutcomeUnknown, TurnlogError
+from turnlog.stores.base import START, Append, Outcome, Read
+from turnlog.stores.jsonl.failures import failure
+from turnlog.stores.jsonl.threadfile import ThreadFile, replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from turnlog.names import ThreadKey
+    from turnlog.stores.jsonl.folders import Folders
+
+_SYNC_THREADS: Final = 8
+_MOST_OPEN_FILES: Final = 256
+_TRIES: Final = 16
+
+
+class BatchWriter:
+    """Appends to many files, and keeps the latest of them open. For one thread at a time.
+
+    Args:
+        folders: the memory's folders.
+        read_only: read forward only.
+    """
+
+    def __init__(self, folders: Folders, *, read_only: bool) -> None:
+        """Hold no file yet."""
+        self._folders = folders
+        self._read_only = read_only
+        self._files: OrderedDict[ThreadKey, ThreadFile] = OrderedDict()
+        self._pool: ThreadPoolExecutor | None = None
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_open = max(8, min(_MOST_OPEN_FILES, soft // 4))
+
+    def commit(self, batch: Sequence[Append]) -> list[Outcome]:
+        """Commit a batch, as `Store.commit` says."""
+        outcomes: list[Outcome] = []
+        for start in range(0, len(batch), self._most_open):
+            rounds = [_Round(append) for append in batch[start : start + self._most_open]]
+            outcomes += self._commit(rounds)
+        return outcomes
+
+    def _commit(self, rounds: list[_Round]) -> list[Outcome]:
+        try:
+            for round_ in rounds:
+                self._write(round_)
+            self._sync([round_ for round_ in rounds if round_.unsynced])
+        finally:  # also where something foreign was raised: what was not synced is cut off
+            outcomes = [round_.end() for round_ in rounds]
+            while len(self._files) > self._most_open:
+                self._files.popitem(last=False)[1].close()
+        return outcomes
+
+    def _write(self, round_: _Round) -> None:
+        append = round_.append
+        try:
+            file = self._lock(append.key, create=False)
+            if file is None:
+                if round_.position != START:
+                    raise replaced(append.key, "its file was removed")
+                if append.decide(Read()):
+                    file = self._lock(append.key, create=True)
+            if file is not None:
+                round_.write(file)
+        except _BusyError:
+            round_.busy = True
+        except OSError as error:
+            round_.fail(error)
+
+    def _lock(self, key: ThreadKey, *, create: bool) -> ThreadFile | None:
+        """Give the thread's file, locked and standing under its name."""
+        for _ in range(_TRIES):
+            file = self._files.get(key)
+            if file is None:
+                file = self._folders.open(key, write=not self._read_only, create=create)
+                if file is None:
+                    return None
+                self._files[key] = file
+            if not file.try_lock():
+                raise _BusyError
+            self._files.move_to_end(key)
+            if file.stands():
+                return file
+            del self._files[key]  # it was replaced: look at what stands there now
+            file.close()
+        raise _BusyError
+
+    def _sync(self, rounds: list[_Round]) -> None:
+        if len(rounds) == 1:
+            rounds[0].sync()
+        elif rounds:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_SYNC_THREADS, "turnlog-sync")
+            list(self._pool.map(_Round.sync, rounds))
+        new = [r.file for r in rounds if r.file is not None and not r.file.entry_synced]
+        if new:
+            try:
+                self._folders.sync(new)
+            except OSError as error:
+                for round_ in rounds:
+                    round_.fail(error)
+
+    def after_fork(self) -> None:
+        """Let go of the parent's files without unlocking them: the locks are shared with it."""
+        files, self._files = self._files, OrderedDict()
+        self._pool = None
+        for file in files.values():
+            file.close()
+
+    def close(self) -> None:
+        """Close the files and end the threads."""
+        while self._files:
+            self._files.popitem()[1].close()
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+class _BusyError(Exception):
+    """Another process has the lock."""
+
+
+class _Round:
+    """One thread's part in a batch."""
+
+    __slots__ = (
+        "_end",
+        "_error",
+        "_news",
+        "_wrote",
+        "append",
+        "busy",
+        "file",
+        "position",
+        "unsynced",
+    )
+
+    def __init__(self, append: Append) -> None:
+        self.append = append
+        self.file: ThreadFile | None = None
+        self.busy = False
+        self.unsynced = False
+        self._wrote = False
+        self.position = append.position
+        self._news = Read(position=self.position)
+        self._end = self.position
+        self._error: TurnlogError | None = None
+
+    def write(self, file: ThreadFile) -> None:
+        """Read forward, let the caller decide, and write what it gives."""
+        self.file = file
+        self._news = file.read(self.position)
+        self._end = self._news.position
+        lines = self.append.decide(self._news)
+        if lines:
+            self._wrote = self.unsynced = True
+            self._end = file.append(self._news.position, lines)
+        # Turns of a writer that was killed before its sync must not be built upon as they are.
+        self.unsynced = bool(lines or self._news.lines) and file.writable
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        try:
+            if self.file is not None:
+                self.file.sync()
+                self.unsynced = False
+        except OSError as error:
+            self.fail(error)
+
+    def fail(self, error: OSError) -> None:
+        """Cut off what was written, and keep the reason."""
+        if self._error is not None:
+            return
+        if isinstance(error, TurnlogError):
+            self._error = error
+        else:
+            self._error = failure(NotWritten, self.append.key, "nothing was appended", error)
+            self._error.__cause__ = error
+        self._cut_off()
+
+    def _cut_off(self) -> None:
+        self.unsynced = False
+        if self.file is None or not self._wrote:
+            return
+        self._end = self._news.position
+        try:
+            self.file.roll_back(self._end)
+        except OutcomeUnknown as unknown:
+            self._error = unknown
+
+    def end(self) -> Outcome:
+        """Cut off what was not synced, let go of the lock, and say what became of it."""
+        if self.unsynced:
+            self._cut_off()
+        if self.file is not None:
+            self.file.unlock()
+        return Outcome(self._news, self._end, self._error, self.busy)

@@ -1,0 +1,1 @@
+"""For tests of one's own: the contract that every store has to keep."""

@@ -1,0 +1,364 @@
+"""MemoryThread: a named, persistent, append-only log of turns.
+
+Source: spec R6 to R17; design, sections 2 and 4.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import warnings
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from turnlog.capability import Capability, require
+from turnlog.codec import encode_turn
+from turnlog.commit import GroupCommit, Ticket
+from turnlog.conversation import Conversation
+from turnlog.errors import DamageWarning, InvalidTurn, ReadOnly
+from turnlog.message import Message, Role, Scalar
+from turnlog.workingset import WorkingSet, again
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from turnlog.names import ThreadKey
+    from turnlog.stores.base import Problem
+
+
+class Opener(Protocol):
+    """The memory that a thread belongs to, as the thread needs it: to fork into another thread."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it may only be read."""
+        ...
+
+    def open(self, id: str, namespace: str = ...) -> MemoryThread:
+        """Open another thread of the same memory."""
+        ...
+
+    async def aopen(self, id: str, namespace: str = ...) -> MemoryThread:
+        """Open another thread of the same memory, off the loop."""
+        ...
+
+
+class MemoryThread:
+    """A memory thread: what `open` gives, and all that is done to a thread goes through.
+
+    Do not make one yourself. The same (namespace, id) is the same object for as long as anyone
+    holds it, so identity is equality. Safe to use from any number of threads and tasks at once.
+    It cannot be pickled: open it by its name in the other process.
+    """
+
+    __slots__ = ("__weakref__", "_commit", "_memory", "_read_only", "_told", "_working")
+
+    def __init__(self, working: WorkingSet, commit: GroupCommit, memory: Opener) -> None:
+        """Be the handle of a working set; for `Memory` only."""
+        self._working = working
+        self._commit = commit
+        self._memory = memory
+        self._read_only = memory.read_only
+        self._told = False
+
+    # ---- what it is ----
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.key.id
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        return self.key.namespace
+
+    @property
+    def key(self) -> ThreadKey:
+        """Its namespace and id."""
+        return self._working.key
+
+    @property
+    def memory(self) -> Opener:
+        """The memory that it was opened in."""
+        return self._memory
+
+    @property
+    def usable(self) -> bool:
+        """Whether it takes calls; not after it was deleted, replaced or left in doubt."""
+        return self._working.ended is None
+
+    def __len__(self) -> int:
+        """Give the number of turns, as known now."""
+        return len(self._working)
+
+    def __bool__(self) -> bool:
+        """A thread is true, also when it is empty."""
+        return True
+
+    def __repr__(self) -> str:
+        """Name the thread."""
+        return f"<MemoryThread {self.id!r} in namespace {self.namespace!r}: {len(self)} turns>"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled."""
+        message = (
+            f"{self.key}: a memory thread cannot be pickled or copied; "
+            f"open it by its name: turnlog.open({self.id!r}, namespace={self.namespace!r})"
+        )
+        raise TypeError(message)
+
+    # ---- reading ----
+
+    def messages(self) -> Conversation:
+        """Take a snapshot of the thread, in constant time: later appends do not change it.
+
+        Never blocks, touches no disk, and needs no capability. What other processes appended is
+        in it once this thread was opened, appended to or refreshed after that. Source: spec R16,
+        R17, R18.
+        """
+        return Conversation.over(self._working.turns())
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What of the thread's file cannot be read, or not in full, in the file's order.
+
+        Its bytes stay in the file. The first look checks each line that was loaded by the letter
+        (some 10 us a line); no disk is touched. Source: design, section 4, point 6.
+        """
+        return self._working.problems()
+
+    def index_of(self, key: str) -> int | None:
+        """Say which turn was appended with an idempotency key.
+
+        Args:
+            key: the `key` that `append` or `extend` was given.
+
+        Returns:
+            The position in `messages()` of the turn (of the first turn of an extend), or None.
+
+        Touches no disk.
+        """
+        return self._working.index_of(key)
+
+    # ---- appending ----
+
+    def append(
+        self,
+        content: str,
+        *,
+        role: Role = "user",
+        meta: Mapping[str, Scalar] | None = None,
+        key: str | None = None,
+        expect: int | None = None,
+    ) -> MemoryThread:
+        """Append one turn; it is durable on disk when this returns.
+
+        Args:
+            content: the text.
+            role: "user" (the default), "assistant" or "system".
+            meta: what to keep beside the text: a flat mapping from str to scalars.
+            key: an idempotency key: where the thread has a turn with it already, also from before
+                a restart, nothing is appended (`index_of` says which turn it is).
+            expect: append only if the thread holds this many turns.
+
+        Returns:
+            This thread, so that calls chain.
+
+        Raises:
+            InvalidTurn: the turn cannot be kept as it is.
+            CapabilityDenied: the sandbox took FS_WRITE away.
+            Conflict: the thread does not hold `expect` turns; it has the turns that came.
+            NotWritten: it failed, and nothing of it is in the thread.
+            OutcomeUnknown: it failed, and whether it is in the thread cannot be known.
+            Closed: the memory was closed, or the thread deleted.
+
+        Blocks until the disk has the turn; in async code use `aappend`. Source: spec R11 to R15.
+        """
+        self._run(self._ticket([self._message(content, role, meta)], key, expect))
+        return self
+
+    async def aappend(
+        self,
+        content: str,
+        *,
+        role: Role = "user",
+        meta: Mapping[str, Scalar] | None = None,
+        key: str | None = None,
+        expect: int | None = None,
+    ) -> MemoryThread:
+        """Append one turn off the event loop; it is durable when this resolves.
+
+        As `append`. Cancelled after it was submitted, it completes before the cancellation goes
+        on. Source: spec R13 to R15; design, section 4, point 7.
+        """
+        await self._arun(self._ticket([self._message(content, role, meta)], key, expect))
+        return self
+
+    def extend(
+        self, messages: Iterable[Message], *, key: str | None = None, expect: int | None = None
+    ) -> MemoryThread:
+        """Append several turns as one: all or none of them, contiguous, also over a crash.
+
+        Args:
+            messages: the turns; one that has a time keeps it. None at all is allowed.
+            key: an idempotency key for them together.
+            expect: append only if the thread holds this many turns.
+
+        Returns, raises and blocks as `append`.
+        """
+        self._run(self._ticket(self._checked(messages), key, expect))
+        return self
+
+    async def aextend(
+        self, messages: Iterable[Message], *, key: str | None = None, expect: int | None = None
+    ) -> MemoryThread:
+        """Append several turns as one, off the event loop. As `extend` and `aappend`."""
+        await self._arun(self._ticket(self._checked(messages), key, expect))
+        return self
+
+    def refresh(self) -> MemoryThread:
+        """Read forward what other processes appended.
+
+        Returns:
+            This thread.
+
+        Raises:
+            CapabilityDenied: the sandbox took FS_READ away.
+            NotWritten: it could not be read; a ThreadReplaced where the file is another now.
+
+        Blocks on the disk; in async code use `arefresh`.
+        """
+        self._run(self._reading())
+        return self
+
+    async def arefresh(self) -> MemoryThread:
+        """Read forward what other processes appended, off the event loop. As `refresh`."""
+        await self._arun(self._reading())
+        return self
+
+    def fork(
+        self,
+        id: str,
+        *,
+        namespace: str | None = None,
+        upto: int | None = None,
+    ) -> MemoryThread:
+        """Copy the thread's turns into a new thread, which goes its own way from there.
+
+        Args:
+            id: the new thread's id.
+            namespace: its namespace; this thread's unless given.
+            upto: copy the turns before this position; all that are known unless given.
+
+        Returns:
+            The new thread.
+
+        Raises:
+            Conflict: that thread exists and has turns.
+            InvalidName: the new name is not plain.
+            Otherwise as `append`.
+
+        Blocks on the disk; in async code use `afork`.
+        """
+        thread = self._memory.open(id, self.namespace if namespace is None else namespace)
+        return thread.extend(self._working.turns()[:upto], expect=0)
+
+    async def afork(
+        self,
+        id: str,
+        *,
+        namespace: str | None = None,
+        upto: int | None = None,
+    ) -> MemoryThread:
+        """Copy the thread's turns into a new thread, off the event loop. As `fork`."""
+        thread = await self._memory.aopen(id, self.namespace if namespace is None else namespace)
+        return await thread.aextend(self._working.turns()[:upto], expect=0)
+
+    # ---- making tickets ----
+
+    def _message(self, content: str, role: Role, meta: Mapping[str, Scalar] | None) -> Message:
+        try:
+            return Message(role, content, dt.datetime.now(dt.UTC), meta)
+        except InvalidTurn as error:
+            raise InvalidTurn(self.key, error.what, error.hint) from None
+
+    def _checked(self, messages: Iterable[Message]) -> list[Message]:
+        now = dt.datetime.now(dt.UTC)
+        checked: list[Message] = []
+        for message in messages:
+            if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+                kind = type(message).__name__
+                raise InvalidTurn(
+                    self.key, f"extend was given a {kind}, not a Message", "give turnlog.Message"
+                )
+            timed = message.at is not None
+            checked.append(
+                message if timed else Message(message.role, message.content, now, message.meta)
+            )
+        return checked
+
+    def _ticket(self, messages: list[Message], key: str | None, expect: int | None) -> Ticket:
+        require(Capability.FS_WRITE, "memory/append", self.key)
+        if self._read_only:
+            raise ReadOnly(
+                self.key,
+                "its memory was opened with read_only=True; nothing was written",
+                "open it for writing",
+            )
+        if self._working.ended is not None:
+            raise again(self._working.ended)
+        if key is not None or expect is not None:
+            self._check_conditions(key, expect)
+        last = len(messages) - 1
+        lines = [
+            encode_turn(
+                message,
+                key=key if i == 0 else None,
+                more=i < last,
+                unit=last + 1 if i == last > 0 else None,
+            )
+            for i, message in enumerate(messages)
+        ]
+        return Ticket(self._working, lines, key=key, expect=expect)
+
+    def _check_conditions(self, key: object, expect: object) -> None:
+        if key is not None and not (isinstance(key, str) and key):
+            raise InvalidTurn(self.key, f"the key is {key!r}", "give a str that is not empty")
+        if expect is not None and (type(expect) is not int or expect < 0):
+            raise InvalidTurn(self.key, f"expect is {expect!r}", "give a number of turns")
+
+    def _reading(self) -> Ticket:
+        require(Capability.FS_READ, "memory/refresh", self.key)
+        if self._working.ended is not None:
+            raise again(self._working.ended)
+        return Ticket(self._working)
+
+    def _run(self, ticket: Ticket) -> None:
+        try:
+            self._commit.run(ticket)
+        finally:
+            self.tell()
+
+    async def _arun(self, ticket: Ticket) -> None:
+        try:
+            await self._commit.arun(ticket)
+        finally:
+            self.tell()
+
+    def end(self) -> None:
+        """Take no more calls, since it was deleted; for `Memory` only."""
+        self._working.end()
+
+    def tell(self) -> None:
+        """Issue the warnings that reading the thread gave rise to, each once."""
+        working = self._working
+        while working.untold:
+            warnings.warn(working.untold.pop(0), stacklevel=4)
+        if working.has_problems and not self._told:
+            self._told = True
+            warnings.warn(
+                DamageWarning(
+                    f"{self.key}: some of its lines cannot be read; every other turn is there; "
+                    f"its problems list them"
+                ),
+                stacklevel=4,
+            )

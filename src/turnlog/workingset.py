@@ -1,0 +1,225 @@
+"""The working set of an open thread: its turns in memory, kept equal to its file.
+
+The lines that were read when the thread was opened, and after them those that were committed or
+read forward since. A line becomes a Message when somebody looks at it. The set changes in one
+place, `settle`, which only the leader of a commit calls, and ends each change with one assignment;
+so whoever reads it needs no lock, and a fork at any moment leaves the child a whole one.
+
+Source: design, section 4, points 3, 7 and 8; issue of `key` and `expect` in section 4, point 4.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, SupportsIndex, overload
+
+from msgspec import Struct
+
+from turnlog.codec import decode_turn
+from turnlog.conversation import Conversation
+from turnlog.errors import Closed, Conflict, OutcomeUnknown, ThreadReplaced, TurnlogError
+from turnlog.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from turnlog.commit import Ticket
+    from turnlog.names import ThreadKey
+    from turnlog.stores.base import Outcome, Position, Problem, Read
+
+
+class Turns(Sequence[Message]):
+    """The first turns of a working set, decoded when they are looked at. Never changes."""
+
+    __slots__ = ("_added", "_count", "_loaded")
+
+    def __init__(self, loaded: Sequence[bytes], added: Sequence[bytes], count: int) -> None:
+        """Look at `count` lines: those loaded, and after them those added since."""
+        self._loaded = loaded
+        self._added = added
+        self._count = count
+
+    def __len__(self) -> int:
+        """Give the number of turns."""
+        return self._count
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Message | Sequence[Message]:
+        """Decode one turn, or several."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(self._count)[index]]
+        i = range(self._count)[index] - len(self._loaded)
+        return decode_turn(self._loaded[i] if i < 0 else self._added[i])
+
+    def __iter__(self) -> Iterator[Message]:
+        """Decode the turns in order."""
+        loaded = min(len(self._loaded), self._count)
+        yield from map(decode_turn, islice(self._loaded, loaded))
+        yield from map(decode_turn, islice(self._added, self._count - loaded))
+
+
+class _Decision(Struct):
+    """What a batch's tickets come to.
+
+    Attributes:
+        lines: the lines to append.
+        keys: the idempotency keys of those lines, with their positions in the thread.
+        errors: why a ticket appends nothing.
+        dependent: the tickets whose answer holds only if the lines are committed.
+    """
+
+    lines: list[bytes] = []
+    keys: dict[str, int] = {}
+    errors: dict[Ticket, TurnlogError] = {}
+    dependent: set[Ticket] = set()
+
+
+class WorkingSet:
+    """The turns of an open thread.
+
+    Args:
+        key: the thread.
+        read: what was read when it was opened.
+
+    Attributes:
+        ended: why the handle takes no more calls; None while it does.
+        untold: warnings that the next caller in its own thread has to issue.
+    """
+
+    def __init__(self, key: ThreadKey, read: Read) -> None:
+        """Begin with what was read."""
+        self.key = key
+        self.ended: TurnlogError | None = None
+        self.untold: list[Warning] = list(read.warnings)
+        self._loaded = read.lines
+        self._added: list[bytes] = []
+        self._state: tuple[int, Position] = (len(read.lines), read.position)
+        self._keys = dict(read.keys)
+        self._problems = list(read.problems)
+        self._audits: list[Callable[[], tuple[Problem, ...]]] = [read.audit]
+        self._decision: _Decision | None = None
+
+    def __len__(self) -> int:
+        """Give the number of turns."""
+        return self._state[0]
+
+    @property
+    def position(self) -> Position:
+        """How far it has read."""
+        return self._state[1]
+
+    def turns(self) -> Turns:
+        """Give the turns as they are now, in constant time."""
+        return Turns(self._loaded, self._added, self._state[0])
+
+    def index_of(self, key: str) -> int | None:
+        """Give the position of the turn that has an idempotency key."""
+        return self._keys.get(key)
+
+    @property
+    def has_problems(self) -> bool:
+        """Whether something could not be read; what only `problems` looks for is left out."""
+        return bool(self._problems)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Give all that is wrong with the lines, after looking at each by the letter."""
+        while self._audits:
+            self._problems += self._audits.pop()()
+        self._problems.sort(key=lambda problem: problem.offset)
+        return tuple(self._problems)
+
+    # ---- as a commit changes it ----
+
+    def decide(self, tickets: Sequence[Ticket], news: Read) -> Sequence[bytes]:
+        """Give the lines that tickets append after the news."""
+        decision = self._decision = _Decision()
+        for ticket in tickets:
+            self._decide(ticket, news, decision)
+        return decision.lines
+
+    def _decide(self, ticket: Ticket, news: Read, decision: _Decision) -> None:
+        held = self._state[0] + len(news.lines) + len(decision.lines)
+        key = ticket.key
+        if self.ended is not None:  # since the ticket was made
+            decision.errors[ticket] = again(self.ended)
+        elif key in decision.keys:
+            decision.dependent.add(ticket)
+        elif key is not None and (key in self._keys or key in news.keys):
+            return
+        elif ticket.expect is not None and ticket.expect != held:
+            decision.errors[ticket] = self._conflict(ticket.expect, held, news, decision)
+            if decision.lines:
+                decision.dependent.add(ticket)
+        elif ticket.lines:
+            if key is not None:
+                decision.keys[key] = held
+            decision.lines += ticket.lines
+            decision.dependent.add(ticket)
+
+    def _conflict(self, expected: int, held: int, news: Read, decision: _Decision) -> Conflict:
+        came = [*news.lines, *decision.lines]
+        before = [*self.turns()[expected:]]
+        turns = before + [decode_turn(line) for line in came[max(0, expected - len(self)) :]]
+        return Conflict(
+            self.key,
+            f"it holds {held} turns, not the {expected} expected; nothing was written",
+            "look at the error's turns, which came in between, and decide anew",
+            expected=expected,
+            actual=held,
+            turns=Conversation(turns),
+        )
+
+    def settle(self, tickets: Sequence[Ticket], outcome: Outcome) -> None:
+        """Take in the outcome of a commit, and note in each ticket that failed its error."""
+        decision, self._decision = self._decision, None
+        failed = outcome.error
+        for ticket in tickets:
+            if decision is not None:
+                ticket.error = decision.errors.get(ticket)
+            if failed is not None and _fails_with(ticket, decision):
+                ticket.error = again(failed)
+        lines = decision.lines if decision is not None and failed is None else ()
+        self._take_in(outcome.news, lines, outcome.position)
+        if failed is None and decision is not None:
+            self._keys.update(decision.keys)
+        if isinstance(failed, OutcomeUnknown | ThreadReplaced):
+            self.ended = failed
+
+    def _take_in(self, news: Read, lines: Sequence[bytes], position: Position) -> None:
+        count = self._state[0]
+        kept = count - len(self._loaded)
+        if len(self._added) > kept:  # what a fork caught half-way
+            del self._added[kept:]
+        if news.lines or news.problems:
+            self._take_in_news(news, count)
+        self.untold += news.warnings
+        self._added += lines
+        self._state = (count + len(news.lines) + len(lines), position)
+
+    def _take_in_news(self, news: Read, count: int) -> None:
+        for key, index in news.keys.items():
+            self._keys.setdefault(key, count + index)
+        self._added += news.lines
+        self._problems += news.problems
+        self._problems += news.audit()
+
+    def end(self) -> None:
+        """Take no more calls: the thread was deleted."""
+        self.ended = Closed(self.key, "it was deleted", "open it again to start a new thread")
+
+
+def again(error: TurnlogError) -> TurnlogError:
+    """Copy an error, so that everyone who gets it raises one of his own."""
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    return own
+
+
+def _fails_with(ticket: Ticket, decision: _Decision | None) -> bool:
+    """Tell whether a failed commit is the ticket's failure too, not an answer it has already."""
+    return decision is None or not decision.lines or ticket in decision.dependent
