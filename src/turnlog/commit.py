@@ -135,19 +135,13 @@ class Ticket:
 class _Entry:
     """What one thread has in a batch: the `Append` that the store sees."""
 
-    __slots__ = ("log", "tickets")
+    __slots__ = ("key", "log", "position", "tickets")
 
     def __init__(self, log: Log, tickets: list[Ticket]) -> None:
         self.log = log
         self.tickets = tickets
-
-    @property
-    def key(self) -> ThreadKey:
-        return self.log.key
-
-    @property
-    def position(self) -> Position:
-        return self.log.position
+        self.key = log.key
+        self.position = log.position
 
     def decide(self, news: Read) -> Sequence[bytes]:
         return self.log.decide(self.tickets, news)
@@ -267,12 +261,12 @@ class GroupCommit:
         """Commit tickets; give those to be tried again, and what must not be swallowed."""
         entries, again = _by_thread(batch)
         raised: BaseException | None = None
+        futures: _Futures = {}
         try:
             outcomes = self._store.commit(entries)
         except BaseException as error:  # noqa: BLE001 - others wait for an outcome
             raised = None if isinstance(error, Exception) else error
             outcomes = [_lost(entry, error) for entry in entries]
-        futures: _Futures = {}
         for entry, outcome in zip(entries, outcomes, strict=True):
             if outcome.busy:
                 again += _still_in_time(entry.tickets, self._lock_timeout, futures)

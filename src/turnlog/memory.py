@@ -13,7 +13,7 @@ import os
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary, finalize
 
 from turnlog.capability import Capability, require
 from turnlog.commit import GroupCommit
@@ -74,6 +74,9 @@ class Memory:
         self._recent: OrderedDict[ThreadKey, MemoryThread] = OrderedDict()
         self._mutex = threading.Lock()
         _memories.add(self)
+        # Of a memory that nobody holds any more, nothing is left behind.
+        self._release = finalize(self, _release, self._commit, self._store)
+        self._release.atexit = False
 
     def __repr__(self) -> str:
         """Show the store."""
@@ -239,8 +242,8 @@ class Memory:
         code use `aclose`.
         """
         self._closed = True
-        self._commit.close()
-        self._store.close()
+        self._release()
+        self._recent.clear()
 
     async def aclose(self) -> None:
         """Close off the event loop. As `close`."""
@@ -277,6 +280,11 @@ class Memory:
         self._mutex = threading.Lock()
         self._commit.after_fork()
         self._store.after_fork()
+
+
+def _release(commit: GroupCommit, store: Store) -> None:
+    commit.close()
+    store.close()
 
 
 def _damaged(working: WorkingSet) -> DamagedThread:
@@ -347,7 +355,8 @@ def open(id: str, namespace: str = DEFAULT_NAMESPACE) -> MemoryThread:  # noqa: 
 
 async def aopen(id: str, namespace: str = DEFAULT_NAMESPACE) -> MemoryThread:
     """Open a thread of the process's default memory off the event loop. As `Memory.aopen`."""
-    return await default_memory().aopen(id, namespace)
+    memory = _default if _default and not _default.closed else await _off_loop(default_memory)
+    return await memory.aopen(id, namespace)
 
 
 def _after_fork() -> None:
@@ -357,4 +366,5 @@ def _after_fork() -> None:
         memory.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

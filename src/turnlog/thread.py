@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from turnlog.capability import Capability, require
 from turnlog.codec import encode_turn
 from turnlog.commit import GroupCommit, Ticket
 from turnlog.conversation import Conversation
-from turnlog.errors import DamageWarning, InvalidTurn, ReadOnly
+from turnlog.errors import InvalidTurn, ReadOnly
 from turnlog.message import Message, Role, Scalar
 from turnlog.workingset import WorkingSet, again
 
@@ -49,7 +50,7 @@ class MemoryThread:
     It cannot be pickled: open it by its name in the other process.
     """
 
-    __slots__ = ("__weakref__", "_commit", "_memory", "_read_only", "_told", "_working")
+    __slots__ = ("__weakref__", "_commit", "_memory", "_read_only", "_working")
 
     def __init__(self, working: WorkingSet, commit: GroupCommit, memory: Opener) -> None:
         """Be the handle of a working set; for `Memory` only."""
@@ -57,7 +58,6 @@ class MemoryThread:
         self._commit = commit
         self._memory = memory
         self._read_only = memory.read_only
-        self._told = False
 
     # ---- what it is ----
 
@@ -350,15 +350,7 @@ class MemoryThread:
 
     def tell(self) -> None:
         """Issue the warnings that reading the thread gave rise to, each once."""
-        working = self._working
-        while working.untold:
-            warnings.warn(working.untold.pop(0), stacklevel=4)
-        if working.has_problems and not self._told:
-            self._told = True
-            warnings.warn(
-                DamageWarning(
-                    f"{self.key}: some of its lines cannot be read; every other turn is there; "
-                    f"its problems list them"
-                ),
-                stacklevel=4,
-            )
+        untold = self._working.untold
+        with suppress(IndexError):  # another thread may have told the last one
+            while untold:
+                warnings.warn(untold.popleft(), stacklevel=4)

@@ -11,6 +11,7 @@ Source: design, section 4, points 3, 7 and 8; issue of `key` and `expect` in sec
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, SupportsIndex, overload
@@ -19,7 +20,14 @@ from msgspec import Struct
 
 from turnlog.codec import decode_turn
 from turnlog.conversation import Conversation
-from turnlog.errors import Closed, Conflict, OutcomeUnknown, ThreadReplaced, TurnlogError
+from turnlog.errors import (
+    Closed,
+    Conflict,
+    DamageWarning,
+    OutcomeUnknown,
+    ThreadReplaced,
+    TurnlogError,
+)
 from turnlog.message import Message
 
 if TYPE_CHECKING:
@@ -95,13 +103,14 @@ class WorkingSet:
         """Begin with what was read."""
         self.key = key
         self.ended: TurnlogError | None = None
-        self.untold: list[Warning] = list(read.warnings)
+        self.untold: deque[Warning] = deque(read.warnings)
         self._loaded = read.lines
         self._added: list[bytes] = []
         self._state: tuple[int, Position] = (len(read.lines), read.position)
         self._keys = dict(read.keys)
-        self._problems = list(read.problems)
+        self._problems: list[Problem] = []
         self._audits: list[Callable[[], tuple[Problem, ...]]] = [read.audit]
+        self._note(read.problems)
         self._decision: _Decision | None = None
 
     def __len__(self) -> int:
@@ -120,11 +129,6 @@ class WorkingSet:
     def index_of(self, key: str) -> int | None:
         """Give the position of the turn that has an idempotency key."""
         return self._keys.get(key)
-
-    @property
-    def has_problems(self) -> bool:
-        """Whether something could not be read; what only `problems` looks for is left out."""
-        return bool(self._problems)
 
     def problems(self) -> tuple[Problem, ...]:
         """Give all that is wrong with the lines, after looking at each by the letter."""
@@ -197,7 +201,8 @@ class WorkingSet:
             del self._added[kept:]
         if news.lines or news.problems:
             self._take_in_news(news, count)
-        self.untold += news.warnings
+        if news.warnings:
+            self.untold.extend(news.warnings)
         self._added += lines
         self._state = (count + len(news.lines) + len(lines), position)
 
@@ -205,8 +210,18 @@ class WorkingSet:
         for key, index in news.keys.items():
             self._keys.setdefault(key, count + index)
         self._added += news.lines
-        self._problems += news.problems
-        self._problems += news.audit()
+        self._note(news.problems + news.audit())
+
+    def _note(self, problems: Sequence[Problem]) -> None:
+        """Keep problems, and have the first of them told: one warning for a thread is enough."""
+        if problems and not self._problems:
+            self.untold.append(
+                DamageWarning(
+                    f"{self.key}: some of its lines cannot be read; every other turn is there; "
+                    f"its problems list them"
+                )
+            )
+        self._problems += problems
 
     def end(self) -> None:
         """Take no more calls: the thread was deleted."""

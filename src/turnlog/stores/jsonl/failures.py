@@ -12,8 +12,6 @@ from turnlog.errors import NotAThread, StoreError, TurnlogError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from turnlog.names import ThreadKey
-
 _Error = TypeVar("_Error", bound=StoreError)
 
 _HINTS = {
@@ -37,33 +35,33 @@ _NO_THREAD = {
 }
 
 
-def failure(kind: type[_Error], key: ThreadKey, doing: str, error: OSError) -> StoreError:
+def failure(kind: type[_Error], subject: object, doing: str, error: OSError) -> StoreError:
     """Make our error of the system's; the caller raises it from `error`.
 
     Args:
         kind: the error to make, unless the system's says that there is no thread here at all.
-        key: the thread.
+        subject: the thread, or the store.
         doing: what failed, such as "append failed".
         error: the system's error.
     """
     number = error.errno or 0
     if number in _NO_THREAD:
-        return no_thread(key, _NO_THREAD[number])
+        return no_thread(subject, _NO_THREAD[number])
     what = f"{doing}: {os.strerror(number) if number else error}"
-    return kind(key, what, _HINTS.get(number, "see the cause for the system's own error"))
+    return kind(subject, what, _HINTS.get(number, "see the cause for the system's own error"))
 
 
-def no_thread(key: ThreadKey, what: str) -> NotAThread:
+def no_thread(subject: object, what: str) -> NotAThread:
     """Make the error for a name that leads to something else than its thread."""
-    return NotAThread(key, what, "move it away, or choose another name")
+    return NotAThread(subject, what, "move it away, or choose another name")
 
 
 @contextmanager
-def translated(key: ThreadKey, doing: str) -> Generator[None]:
+def translated(subject: object, doing: str) -> Generator[None]:
     """Raise the system's errors in the block as StoreError, and ours as they are."""
     try:
         yield
     except TurnlogError:
         raise
     except OSError as error:
-        raise failure(StoreError, key, doing, error) from error
+        raise failure(StoreError, subject, doing, error) from error

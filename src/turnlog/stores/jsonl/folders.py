@@ -133,8 +133,8 @@ class Folders:
 
     def _sync_parents(self) -> None:
         """Sync the folders above the root, up to their file system's own root."""
-        device = os.stat(self.root).st_dev
-        folder = self.root
+        folder = self._system.real_path(self.root)
+        device = self._system.status_of(folder).st_dev
         while (parent := os.path.dirname(folder)) != folder:
             status = self._status(parent)
             if status is None or status.st_dev != device:
@@ -150,7 +150,10 @@ class Folders:
         if self._checked:
             return ()
         self._checked = True
-        kind = self._system.file_system(self.root)
+        place = self.root
+        while self._status(place) is None:  # it is made by the first append
+            place = os.path.dirname(place)
+        kind = self._system.file_system(place)
         if kind not in _UNSAFE:
             return ()
         return (

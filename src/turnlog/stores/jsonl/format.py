@@ -126,23 +126,21 @@ def scan(buffer: bytes, begin: Position, incarnation: Hashable) -> tuple[Read, T
 def audit(turns: Lines, begin: Position) -> tuple[Problem, ...]:
     """Find what `scan` passes over for speed's sake: turns that give a key more than once."""
     problems: list[Problem] = []
-    for index in range(len(turns)):
-        start, end = turns.spans[2 * index], turns.spans[2 * index + 1]
-        reason = repeated_key(turns.buffer[start:end])
+    line, seen = begin.lines + 1, 0
+    for index, turn in enumerate(turns):
+        reason = repeated_key(turn)
         if reason is not None:
-            problems.append(_problem(turns.buffer, begin, start, end, reason))
+            start = turns.spans[2 * index]
+            line, seen = line + turns.buffer.count(b"\n", seen, start), start
+            problems.append(Problem(line, begin.offset + start, len(turn), reason))
     return tuple(problems)
-
-
-def _problem(buffer: bytes, begin: Position, start: int, end: int, reason: str) -> Problem:
-    line = begin.lines + buffer.count(b"\n", 0, start) + 1
-    return Problem(line, begin.offset + start, end - start, reason)
 
 
 @dataclass(slots=True)
 class _Suspect:
     """Lines that are not sound: a problem, a tear or part of a unit, as what follows will tell."""
 
+    line: int
     start: int
     end: int
     turns: list[_Span]
@@ -228,7 +226,7 @@ class _Scanner:
             return
         turns = [(start + begin, start + end, record.key) for begin, end, record in found]
         torn = not found and line[0] in (_OPEN, 0) and is_cut_off(line)
-        self._suspect(start, start + len(line), turns, reason, may_be_torn=torn)
+        self._suspect(_Suspect(self.lines, start, start + len(line), turns, reason, torn))
 
     def _last_line(self, start: int) -> None:
         """Judge a line without a newline."""
@@ -240,7 +238,8 @@ class _Scanner:
         turns = [(start + begin, start + end, record.key) for begin, end, record in found]
         ours = line[0] in (_OPEN, 0) or len(self.turns) > 0 or self.begin.offset > 0
         torn = not found and ours and is_cut_off(line)
-        self._suspect(start, len(self.buffer), turns, reason, may_be_torn=torn)
+        end = len(self.buffer)
+        self._suspect(_Suspect(self.lines + 1, start, end, turns, reason, torn))
 
     def _take(self, start: int, end: int, record: Record) -> None:
         """Take a whole line: a turn, or a part of a unit."""
@@ -257,24 +256,16 @@ class _Scanner:
             self._settle()
             self._add(unit)
         else:
-            self._suspect(unit[0][0], end, unit, None, may_be_torn=True)
+            self._suspect(_broken_unit(unit))
 
-    def _suspect(
-        self,
-        start: int,
-        end: int,
-        turns: list[_Span],
-        reason: str | None,
-        *,
-        may_be_torn: bool,
-    ) -> None:
+    def _suspect(self, suspect: _Suspect) -> None:
         self._suspect_unit()
-        self.suspects.append(_Suspect(start, end, turns, reason, may_be_torn))
+        self.suspects.append(suspect)
 
     def _suspect_unit(self) -> None:
         if self.unit:
             unit, self.unit = self.unit, []
-            self.suspects.append(_Suspect(unit[0][0], unit[-1][1], unit, None, may_be_torn=True))
+            self.suspects.append(_broken_unit(unit))
 
     def _settle(self) -> None:
         """Something sound follows: no suspect is a tear."""
@@ -282,9 +273,9 @@ class _Scanner:
         for suspect in self.suspects:
             self._add(suspect.turns)
             if suspect.reason is not None:
-                self.problems.append(
-                    _problem(self.buffer, self.begin, suspect.start, suspect.end, suspect.reason)
-                )
+                line, offset = self.begin.lines + suspect.line, self.begin.offset + suspect.start
+                length = suspect.end - suspect.start
+                self.problems.append(Problem(line, offset, length, suspect.reason))
         self.suspects.clear()
 
     def _add(self, turns: list[_Span]) -> None:
@@ -302,3 +293,7 @@ class _Scanner:
             torn_from = self.suspects.pop().start
         self._settle()
         return torn_from
+
+
+def _broken_unit(unit: list[_Span]) -> _Suspect:
+    return _Suspect(0, unit[0][0], unit[-1][1], unit, reason=None, may_be_torn=True)

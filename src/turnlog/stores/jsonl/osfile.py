@@ -1,7 +1,8 @@
 """Every call that the JSONL store makes to the operating system, and nothing else.
 
 The seam where tests inject faults: give `JsonlStore(root, system=...)` a subclass of `System`.
-Each method does one thing, blocks, and raises OSError as the system gives it.
+Each method does one thing, blocks, and raises OSError as the system gives it. Names are UTF-8 on
+the disk, whatever the locale is.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ _READ_AT_ONCE: Final = 1 << 30
 _WOULD_BLOCK: Final = frozenset((errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES))
 
 
+def _name(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
 class System:
     """The operating system, as a store of append-only files needs it."""
 
@@ -34,11 +43,10 @@ class System:
         Files are made 0600. Writing is appending, always.
         """
         flags = os.O_RDWR | os.O_APPEND if write else os.O_RDONLY
-        at = os.open(folder, _FOLDER_FLAGS)
+        at = os.open(_name(folder), _FOLDER_FLAGS)
         try:
-            return os.open(
-                name, flags | _FILE_FLAGS | (os.O_CREAT if create else 0), 0o600, dir_fd=at
-            )
+            flags |= _FILE_FLAGS | (os.O_CREAT if create else 0)
+            return os.open(_name(name), flags, 0o600, dir_fd=at)
         finally:
             os.close(at)
 
@@ -66,7 +74,7 @@ class System:
 
     def status_of(self, path: str) -> os.stat_result:
         """Give the status of what stands at a path; of a symbolic link, its own."""
-        return os.lstat(path)
+        return os.lstat(_name(path))
 
     def read(self, fd: int, offset: int, size: int) -> bytes:
         """Read `size` bytes from `offset`, or up to the file's end where that comes first."""
@@ -92,7 +100,7 @@ class System:
 
     def sync_folder(self, path: str) -> None:
         """Wait until the folder's entries are on the device."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(_name(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -110,36 +118,40 @@ class System:
     def make_folder(self, path: str) -> bool:
         """Make one folder, 0700; False where something stands there already."""
         try:
-            os.mkdir(path, 0o700)
+            os.mkdir(_name(path), 0o700)
         except FileExistsError:
             return False
         return True
 
+    def real_path(self, path: str) -> str:
+        """Give the path with every symbolic link in it followed."""
+        return _text(os.path.realpath(_name(path)))
+
     def may_write(self, folder: str) -> bool:
         """Tell whether the process may make files in a folder."""
-        return os.access(folder, os.W_OK | os.X_OK)
+        return os.access(_name(folder), os.W_OK | os.X_OK)
 
     def unlink(self, path: str) -> None:
         """Remove a file's name from its folder."""
-        os.unlink(path)
+        os.unlink(_name(path))
 
     def scan(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         """Give the name and status of each entry of a folder, following no symbolic link."""
-        with os.scandir(folder) as entries:
+        with os.scandir(_name(folder)) as entries:
             for entry in entries:
                 try:
-                    yield entry.name, entry.stat(follow_symlinks=False)
+                    yield _text(entry.name), entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # removed since the folder was read
 
     def names(self, folder: str) -> list[str]:
         """Give the names in a folder, as they are spelled there."""
-        return os.listdir(folder)
+        return list(map(_text, os.listdir(_name(folder))))
 
     def file_system(self, path: str) -> str:
         """Give the type of the file system that holds a path, or "" where it cannot be told."""
         try:
-            device = os.stat(path).st_dev
+            device = os.stat(_name(path)).st_dev
             table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""

@@ -100,23 +100,26 @@ class JsonlStore:
     def threads(self, namespace: str | None = None) -> Iterator[ThreadInfo]:
         """List the threads' files. Names that are not plain are other programs'."""
         for name in self._namespaces() if namespace is None else [namespace]:
-            found: list[tuple[str, os.stat_result]] = []
-            with suppress(FileNotFoundError, NotADirectoryError):
-                found += (
-                    (entry.removesuffix(SUFFIX), status)
-                    for entry, status in self._system.scan(self._folders.of(name))
-                    if entry.endswith(SUFFIX) and is_regular(status)
-                )
-            for id_, status in sorted(found):
+            files = (
+                (entry.removesuffix(SUFFIX), status)
+                for entry, status in self._entries(self._folders.of(name))
+                if entry.endswith(SUFFIX) and is_regular(status)
+            )
+            for id_, status in sorted(files):
                 if is_plain(id_):
                     modified = dt.datetime.fromtimestamp(status.st_mtime, dt.UTC)
                     yield ThreadInfo(name, id_, status.st_size, modified)
 
     def _namespaces(self) -> list[str]:
-        with suppress(FileNotFoundError):
-            entries = self._system.scan(self._folders.root)
-            return sorted(name for name, status in entries if is_plain(name) and is_folder(status))
-        return []
+        entries = self._entries(self._folders.root)
+        return sorted(name for name, status in entries if is_plain(name) and is_folder(status))
+
+    def _entries(self, folder: str) -> list[tuple[str, os.stat_result]]:
+        with translated(self, "its threads cannot be listed"):
+            try:
+                return list(self._system.scan(folder))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
 
     def delete(self, key: ThreadKey) -> bool:
         """Remove a thread's file and what was set aside from it."""

@@ -94,10 +94,15 @@ class BatchWriter:
             if not file.try_lock():
                 raise _BusyError
             self._files.move_to_end(key)
-            if file.stands():
+            stands = False
+            try:
+                stands = file.stands()
+            finally:
+                if not stands:  # it was replaced: look at what stands there now
+                    del self._files[key]
+                    file.close()
+            if stands:
                 return file
-            del self._files[key]  # it was replaced: look at what stands there now
-            file.close()
         raise _BusyError
 
     def _sync(self, rounds: list[_Round]) -> None:
@@ -107,12 +112,12 @@ class BatchWriter:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_SYNC_THREADS, "turnlog-sync")
             list(self._pool.map(_Round.sync, rounds))
-        new = [r.file for r in rounds if r.file is not None and not r.file.entry_synced]
+        new = [r for r in rounds if r.file is not None and not r.file.entry_synced]
         if new:
             try:
-                self._folders.sync(new)
+                self._folders.sync([r.file for r in new if r.file is not None])
             except OSError as error:
-                for round_ in rounds:
+                for round_ in new:
                     round_.fail(error)
 
     def after_fork(self) -> None:
@@ -127,7 +132,7 @@ class BatchWriter:
         while self._files:
             self._files.popitem()[1].close()
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(wait=False)
             self._pool = None
 
 
