@@ -63,7 +63,7 @@ def require(capability: Capability, operation: str, subject: object) -> None:
     denied = _denied.get()
     if denied is _NOTHING or not denied & capability:
         return
-    name = str(capability.name).lower().replace("_", "-")
+    name = str((denied & capability).name).lower().replace("_", "-")
     raise CapabilityDenied(
         f"Permission denied: {operation} requires {name!r} capability",
         f"the sandbox took it away for {subject}",

@@ -34,14 +34,15 @@ import datetime as dt
 import json
 import math
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import msgspec
 
-from turnlog.message import ROLES, Message, Role, Scalar
+from turnlog.message import GREATEST_INT, LEAST_INT, ROLES, Message, Role, Scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 class _Line(msgspec.Struct, gc=False, omit_defaults=True):
@@ -85,6 +86,7 @@ _decode_turn: Final = msgspec.json.Decoder(_Turn).decode
 
 _ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
 _RECORD_START: Final = re.compile(r'\{\s*"role"\s*:')
+_MAX_DEPTH: Final = 64  # of foreign values; low enough to be read again from any stack
 _KNOWN: Final = frozenset(("role", "content", "at", "meta", "key", "more", "unit"))
 
 
@@ -129,9 +131,9 @@ def decode_turn(line: bytes) -> Message:
     """Give the turn of a line that `check_lines` or `find_records` found whole."""
     try:
         turn = _decode_turn(line)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return Message(turn.role, turn.content, turn.at, turn.meta)  # pyright: ignore[reportArgumentType]
+    except (msgspec.MsgspecError, ValueError):
         return _message(_strict(line.decode())[0])
-    return Message(turn.role, turn.content, turn.at, turn.meta)  # pyright: ignore[reportArgumentType]
 
 
 def check_lines(lines: memoryview) -> Sequence[Record] | None:
@@ -206,8 +208,10 @@ def _find_strictly(line: bytes) -> tuple[list[tuple[int, int, Record]], str | No
         value, note = _strict(line.decode())
     except UnicodeDecodeError:
         return _salvage(line, "it is not UTF-8")
-    except Unreadable as reason:
+    except _NotJsonError as reason:
         return _salvage(line, str(reason))
+    except Unreadable as reason:
+        return [], str(reason)
     return [(0, len(line), _record(value))], note
 
 
@@ -219,23 +223,33 @@ def _salvage(line: bytes, reason: str) -> tuple[list[tuple[int, int, Record]], s
     """
     text = line.decode("utf-8", "surrogateescape")  # what is not UTF-8 keeps its place
     found: list[tuple[int, int, Record]] = []
-    position = 0
-    while position < len(text):
+    at, start = 0, 0  # the same place, in characters and in bytes
+    while at < len(text):
+        value: object = None
+        end, part = at, b""
         try:
-            value, end = _DECODER.raw_decode(text, position)
-            record = _record(_checked(value))
-            size = len(text[position:end].encode())
+            value, end = _DECODER.raw_decode(text, at)
+            part = text[at:end].encode()
         except RecursionError:
             break
-        except (ValueError, Unreadable):
-            match = _RECORD_START.search(text, position + 1)
-            position = match.start() if match else len(text)
+        except (ValueError, Unreadable):  # not JSON, or not UTF-8
+            value = None
+        if isinstance(
+            value, dict | list
+        ):  # what stands inside a whole value that is no turn is none either
+            with suppress(Unreadable):
+                found.append((start, start + len(part), _record(_checked(value))))
         else:
-            start = len(text[:position].encode("utf-8", "surrogateescape"))
-            found.append((start, start + size, record))
-            position = end
+            match = _RECORD_START.search(text, at + 1)
+            end = match.start() if match else len(text)
+            part = text[at:end].encode("utf-8", "surrogateescape")
+        at, start = end, start + len(part)
     whole = sum(end - start for start, end, _ in found) == len(line)
     return found, "several records are fused on it" if whole else reason
+
+
+class _NotJsonError(Unreadable):
+    """It is not JSON, or not to its end: there may be records in it all the same."""
 
 
 class _Pairs(dict[str, Any]):
@@ -286,14 +300,32 @@ def _strict(text: str) -> tuple[dict[str, Any], str | None]:
         raise Unreadable(message) from None
     except json.JSONDecodeError:
         message = "it is not JSON" if text.strip("\0") else "it is NUL bytes"
-        raise Unreadable(message) from None
+        raise _NotJsonError(message) from None
     except ValueError:  # Python's limit on the digits of an int
         message = "a number in it has too many digits"
         raise Unreadable(message) from None
-    repeated = (item.repeated for item in _objects(value) if item.repeated is not None)
-    key = next(repeated, None)
+    key = _repeated(value)
     note = None if key is None else f"the key {key!r} is given more than once; the last one counts"
     return _checked(value), note
+
+
+def _repeated(value: object) -> str | None:
+    """Give a key that stands twice in an object; raise Unreadable where it is nested too deep."""
+    repeated: str | None = None
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner: list[object] = []
+        for item in level:
+            if isinstance(item, _Pairs):
+                repeated = repeated or item.repeated
+                inner += item.values()
+            elif isinstance(item, list):
+                inner += cast("list[object]", item)
+        if not inner:
+            return repeated
+        level = inner
+    message = "it is nested too deep"
+    raise Unreadable(message)
 
 
 def _checked(value: object) -> dict[str, Any]:
@@ -304,16 +336,6 @@ def _checked(value: object) -> dict[str, Any]:
         message = "it has no content that is a text"
         raise Unreadable(message)
     return cast("dict[str, Any]", value)
-
-
-def _objects(value: object) -> Iterator[_Pairs]:
-    if isinstance(value, _Pairs):
-        yield value
-        for item in value.values():
-            yield from _objects(item)
-    elif isinstance(value, list):
-        for item in cast("list[object]", value):
-            yield from _objects(item)
 
 
 def _record(value: dict[str, Any]) -> Record:
@@ -357,6 +379,6 @@ def _time(value: object) -> dt.datetime | None:
 def _flat(value: object) -> Scalar:
     if isinstance(value, str | float | bool | None):
         return value
-    if isinstance(value, int) and abs(value) < 2**63:
+    if isinstance(value, int) and LEAST_INT <= value <= GREATEST_INT:
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -94,13 +94,13 @@ class Ticket:
         expect: int | None = None,
     ) -> None:
         """Make a ticket; `GroupCommit` takes it from there."""
-        self.log = log
-        self.lines = lines
-        self.key = key
-        self.expect = expect
-        self.deadline = 0.0
+        self.log: Log = log
+        self.lines: Sequence[bytes] = lines
+        self.key: str | None = key
+        self.expect: int | None = expect
+        self.deadline: float = 0.0
         self.error: Exception | None = None
-        self.done = False
+        self.done: bool = False
         self._waiter: threading.Event | None = None
         self._future: asyncio.Future[None] | None = None
 
@@ -237,7 +237,7 @@ class GroupCommit:
                 if not news:
                     self._changed.wait(nap)
                 nap = _SHORTEST_NAP if news else min(2 * nap, _LONGEST_NAP)
-        if interrupt is not None:
+        if interrupt is not None and ticket is not None:
             raise interrupt
 
     def _hand_over(self) -> None:
@@ -263,11 +263,11 @@ class GroupCommit:
         raised: BaseException | None = None
         futures: _Futures = {}
         try:
-            outcomes = self._store.commit(entries)
+            settled = list(zip(entries, self._store.commit(entries), strict=True))
         except BaseException as error:  # noqa: BLE001 - others wait for an outcome
             raised = None if isinstance(error, Exception) else error
-            outcomes = [_lost(entry, error) for entry in entries]
-        for entry, outcome in zip(entries, outcomes, strict=True):
+            settled = [(entry, _lost(entry, error)) for entry in entries]
+        for entry, outcome in settled:
             if outcome.busy:
                 again += _still_in_time(entry.tickets, self._lock_timeout, futures)
                 continue

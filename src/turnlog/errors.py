@@ -47,9 +47,9 @@ class TurnlogError(Exception):
     def __init__(self, subject: object, what: str, hint: str) -> None:
         """Compose the message from its three parts."""
         super().__init__(f"{subject}: {what}; {hint}")
-        self.subject = str(subject)
-        self.what = what
-        self.hint = hint
+        self.subject: str = str(subject)
+        self.what: str = what
+        self.hint: str = hint
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by the parts, so that an error crosses a process boundary whole."""
@@ -101,9 +101,9 @@ class Conflict(TurnlogError):
     ) -> None:
         """Keep the turns that came beside the message."""
         super().__init__(subject, what, hint)
-        self.expected = expected
-        self.actual = actual
-        self.turns = turns
+        self.expected: int = expected
+        self.actual: int = actual
+        self.turns: Sequence[Any] = turns
 
 
 class StoreError(TurnlogError, OSError):

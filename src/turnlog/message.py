@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NoReturn, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, get_args
 
 import msgspec
 
@@ -17,8 +17,8 @@ Scalar: TypeAlias = str | int | float | bool | None
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 # What every JSON library can hold in an integer without losing digits.
-_LEAST_INT: Final = -(2**63)
-_GREATEST_INT: Final = 2**64 - 1
+LEAST_INT: Final = -(2**63)
+GREATEST_INT: Final = 2**64 - 1
 
 
 class Meta(dict[str, Scalar]):
@@ -30,8 +30,9 @@ class Meta(dict[str, Scalar]):
         message = "a message's meta cannot be changed: make a new message with the meta you want"
         raise TypeError(message)
 
-    __setitem__ = __delitem__ = __ior__ = _refuse  # pyright: ignore[reportAssignmentType]
-    clear = pop = popitem = setdefault = update = _refuse  # pyright: ignore[reportAssignmentType]
+    if not TYPE_CHECKING:  # for a type checker the methods are a dict's own
+        __setitem__ = __delitem__ = __ior__ = _refuse
+        clear = pop = popitem = setdefault = update = _refuse
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Hash by value: equal mappings hash alike, whatever the order of their keys."""
@@ -68,9 +69,13 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """Refuse what could not be kept, and freeze what could still be changed."""
         if self.role not in ROLES:
             raise _invalid(f"the role is {self.role!r}", "use 'user', 'assistant' or 'system'")
+        if type(self.role) is not str:
+            self._set("role", _plain(self.role))
         if type(self.content) is not str:
             self._set("content", _text(self.content))
-        if self.at is not None and self.at.tzinfo is not dt.UTC:
+        if self.at is not None and (
+            type(self.at) is not dt.datetime or self.at.tzinfo is not dt.UTC
+        ):
             self._set("at", _utc(self.at))
         if self.meta is not None:
             self._set("meta", _checked_meta(self.meta))
@@ -88,7 +93,7 @@ def _invalid(what: str, hint: str) -> InvalidTurn:
 
 
 def _text(content: object) -> str:
-    if isinstance(content, str):  # a subclass: keep its text, not its type
+    if isinstance(content, str):
         return str.__str__(content)
     kind = type(content).__name__
     raise _invalid(f"the content is of type {kind}, not str", "give the turn's text as a str")
@@ -99,7 +104,10 @@ def _utc(at: object) -> dt.datetime:
         raise _invalid(
             f"the time {at!r} is not an aware datetime", "give it a timezone, such as datetime.UTC"
         )
-    return at.astimezone(dt.UTC)
+    try:
+        return at.astimezone(dt.UTC)
+    except OverflowError:
+        raise _invalid(f"the time {at!r} is out of range in UTC", "give a time in UTC") from None
 
 
 def _checked_meta(meta: object) -> Meta | None:
@@ -111,7 +119,16 @@ def _checked_meta(meta: object) -> Meta | None:
         if not isinstance(key, str):
             raise _invalid(f"the meta key {key!r} is not a str", "give every key as a str")
         _check_scalar(key, value)
-    return Meta(items) if items else None
+    return Meta({_plain(key): _plain(value) for key, value in items.items()}) if items else None
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - it may be of any kind
+    """Give a value of a subclass, such as an enum's, as the plain one that JSON has."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, float) else value
 
 
 def _check_scalar(key: str, value: object) -> None:
@@ -119,7 +136,7 @@ def _check_scalar(key: str, value: object) -> None:
         raise _invalid(
             f"meta[{key!r}] is {value!r}, which JSON cannot hold", "leave it out or give a str"
         )
-    if isinstance(value, int) and not _LEAST_INT <= value <= _GREATEST_INT:
+    if isinstance(value, int) and not LEAST_INT <= value <= GREATEST_INT:
         raise _invalid(f"meta[{key!r}] is an int of more than 64 bits", "give it as a str")
     if not isinstance(value, str | int | float | bool | None):
         kind = type(value).__name__

@@ -43,7 +43,7 @@ def thread_key(id: str, namespace: str = DEFAULT_NAMESPACE) -> ThreadKey:
     """
     check_name(namespace, "namespace")
     check_name(id, "id")
-    return ThreadKey(namespace, id)
+    return ThreadKey(str.__str__(namespace), str.__str__(id))  # of a subclass, its text
 
 
 def check_name(name: object, what: str) -> None:
@@ -60,7 +60,7 @@ def is_plain(name: str) -> bool:
 
 
 def _shown(name: object) -> str:
-    text = ascii(name) if isinstance(name, str) else repr(type(name).__name__)
+    text = ascii(name)
     return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - a line's worth
 
 

@@ -307,7 +307,7 @@ class MemoryThread:
         if self._working.ended is not None:
             raise again(self._working.ended)
         if key is not None or expect is not None:
-            self._check_conditions(key, expect)
+            key = self._checked_conditions(key, expect)
         last = len(messages) - 1
         lines = [
             encode_turn(
@@ -320,11 +320,12 @@ class MemoryThread:
         ]
         return Ticket(self._working, lines, key=key, expect=expect)
 
-    def _check_conditions(self, key: object, expect: object) -> None:
+    def _checked_conditions(self, key: object, expect: object) -> str | None:
         if key is not None and not (isinstance(key, str) and key):
             raise InvalidTurn(self.key, f"the key is {key!r}", "give a str that is not empty")
         if expect is not None and (type(expect) is not int or expect < 0):
             raise InvalidTurn(self.key, f"expect is {expect!r}", "give a number of turns")
+        return None if key is None else str.__str__(key)
 
     def _reading(self) -> Ticket:
         require(Capability.FS_READ, "memory/refresh", self.key)

@@ -48,8 +48,7 @@ class Folders:
         """Know where the root is; look at nothing."""
         self.root = root
         self._system = system
-        self._synced: OrderedDict[str, None] = OrderedDict()
-        self._root_synced = False
+        self._synced: OrderedDict[str, int] = OrderedDict()  # to the number of what was synced
         self._checked = False
 
     def of(self, namespace: str) -> str:
@@ -77,10 +76,12 @@ class Folders:
 
     def _make(self, folder: str) -> None:
         try:
-            self._system.make_folder(folder)
+            made = self._system.make_folder(folder)
         except FileNotFoundError:
             self._make(os.path.dirname(folder))
-            self._system.make_folder(folder)
+            made = self._system.make_folder(folder)
+        if made:
+            self._synced.pop(folder, None)
 
     def _check_spelling(self, key: ThreadKey, folder: str, name: str, variant: str) -> None:
         """Refuse what a file system that folds case gives for another spelling of the name."""
@@ -120,30 +121,29 @@ class Folders:
         """
         for folder in dict.fromkeys(file.folder for file in files):
             self._system.sync_folder(folder)
-            if folder not in self._synced:
-                self._system.sync_folder(self.root)
-                self._synced[folder] = None
-        while len(self._synced) > _MOST_REMEMBERED:
-            self._synced.popitem(last=False)
-        if not self._root_synced:
-            self._sync_parents()
-            self._root_synced = True
+            self._sync_entry(folder, self.root)
         for file in files:
             file.entry_synced = True
+        while len(self._synced) > _MOST_REMEMBERED:
+            self._synced.popitem(last=False)
 
-    def _sync_parents(self) -> None:
-        """Sync the folders above the root, up to their file system's own root."""
-        folder = self._system.real_path(self.root)
-        device = self._system.status_of(folder).st_dev
-        while (parent := os.path.dirname(folder)) != folder:
-            status = self._status(parent)
-            if status is None or status.st_dev != device:
-                return
-            try:
-                self._system.sync_folder(parent)
-            except PermissionError:  # not ours to read, so not one that we made
-                return
-            folder = parent
+    def _sync_entry(self, folder: str, parent: str) -> None:
+        """Make the entry of a folder durable, and those above it in its file system."""
+        status = self._system.status_of(folder)
+        if self._synced.get(folder) == status.st_ino:
+            return
+        above = self._system.real_path(parent)
+        if self._system.status_of(above).st_dev != status.st_dev:
+            return  # the root of a file system has no entry
+        try:
+            self._system.sync_folder(above)
+        except PermissionError:
+            if parent == self.root:
+                raise
+            return  # not ours to read, so not one that we made
+        if above != os.path.dirname(above):
+            self._sync_entry(above, os.path.dirname(above))
+        self._synced[folder] = status.st_ino
 
     def warnings(self) -> tuple[UnsafeFileSystemWarning, ...]:
         """Give a warning, once, where the file system is known not to keep the contract."""

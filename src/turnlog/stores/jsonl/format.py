@@ -8,8 +8,9 @@ A line that holds no turn is a **problem**: it costs only itself, and its bytes 
 the file it may be a **tear** instead, what a crash has left of an append that was never
 acknowledged. It is judged by its place and its bytes, never by a parser's message:
 
-- A last line without `\n` is torn, unless it holds a whole turn, which only lacks its newline, or
+- A last line without `\n` is torn, unless it is a whole turn, which only lacks its newline, or
   another whole JSON value, which was put there by another program.
+- What stands behind a whole turn on its line is judged as if it were a line.
 - A last line with `\n` is torn when it is no whole JSON and begins as our lines do, `{`, or as a
   hole in the file does, with NUL: a power cut can keep the last sector of a line, with its newline,
   and lose an earlier one.
@@ -36,7 +37,7 @@ from turnlog.codec import check_lines, find_records, is_cut_off, repeated_key
 from turnlog.stores.base import Position, Problem, Read
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
     from typing import SupportsIndex
 
     from turnlog.codec import Record
@@ -59,8 +60,8 @@ class Lines(Sequence[bytes]):
 
     def __init__(self, buffer: bytes) -> None:
         """Begin with no turns of the buffer."""
-        self.buffer = buffer
-        self.spans = array("Q")  # start, end, start, end, ...
+        self.buffer: bytes = buffer
+        self.spans: array[int] = array("Q")  # start, end, start, end, ...
 
     def __len__(self) -> int:
         """Give the number of turns."""
@@ -119,7 +120,7 @@ def scan(buffer: bytes, begin: Position, incarnation: Hashable) -> tuple[Read, T
         tuple(scanner.problems),
         audit=partial(audit, scanner.turns, begin),
     )
-    unterminated = 0 < torn_from == len(buffer) and buffer[-1] != _NEWLINE
+    unterminated = torn_from > 0 and buffer[torn_from - 1] != _NEWLINE
     return read, Tail(buffer[torn_from:], unterminated)
 
 
@@ -138,14 +139,12 @@ def audit(turns: Lines, begin: Position) -> tuple[Problem, ...]:
 
 @dataclass(slots=True)
 class _Suspect:
-    """Lines that are not sound: a problem, a tear or part of a unit, as what follows will tell."""
+    """What is not sound, from `start` on: a problem, a tear or a part of a unit; time will tell."""
 
-    line: int
     start: int
-    end: int
-    turns: list[_Span]
-    reason: str | None
-    may_be_torn: bool
+    turns: list[_Span] = field(default_factory=list[_Span])
+    problem: Problem | None = None
+    may_be_torn: bool = True
 
 
 @dataclass(slots=True)
@@ -215,31 +214,33 @@ class _Scanner:
             start = newline + 1
 
     def _line(self, start: int, newline: int) -> None:
-        line = self.buffer[start:newline].removesuffix(b"\r")
-        if not line.strip(b" \t"):
+        """Take a line that ended before `newline`."""
+        self._judge(start, self.buffer[start:newline].removesuffix(b"\r"), self.lines)
+
+    def _last_line(self, start: int) -> None:
+        """Take a line without a newline."""
+        self._judge(start, self.buffer[start:], self.lines + 1, ended=False)
+
+    def _judge(self, start: int, line: bytes, number: int, *, ended: bool = True) -> None:
+        """Take the turns in a line, and note what else it holds."""
+        if ended and not line.strip(b" \t"):
             self._settle()
             return
         found, reason = find_records(line)
-        if reason is None:
-            _, length, record = found[0]
-            self._take(start, start + length, record)
-            return
-        turns = [(start + begin, start + end, record.key) for begin, end, record in found]
-        torn = not found and line[0] in (_OPEN, 0) and is_cut_off(line)
-        self._suspect(_Suspect(self.lines, start, start + len(line), turns, reason, torn))
-
-    def _last_line(self, start: int) -> None:
-        """Judge a line without a newline."""
-        line = self.buffer[start:]
-        found, reason = find_records(line) if line.strip(b" \t") else ([], "it is blank")
-        if found and reason is None:
-            self._take(start, len(self.buffer), found[0][2])
-            return
-        turns = [(start + begin, start + end, record.key) for begin, end, record in found]
-        ours = line[0] in (_OPEN, 0) or len(self.turns) > 0 or self.begin.offset > 0
-        torn = not found and ours and is_cut_off(line)
-        end = len(self.buffer)
-        self._suspect(_Suspect(self.lines + 1, start, end, turns, reason, torn))
+        problem = None
+        if reason is not None:
+            line_number, offset = self.begin.lines + number, self.begin.offset + start
+            problem = Problem(line_number, offset, len(line), reason)
+        pieces = list(_pieces(line, found))
+        if len(pieces) == len(found) and problem is not None:  # fused, or with a key given twice
+            self._suspect(_Suspect(start, problem=problem, may_be_torn=False))
+        for begin, end, record in pieces:
+            if record is not None:
+                self._take(start + begin, start + end, record)
+                continue
+            torn = (line[begin] in (_OPEN, 0) or not ended) and is_cut_off(line[begin:end])
+            self._suspect(_Suspect(start + begin, problem=problem, may_be_torn=torn))
+            problem = None  # one for a line is enough
 
     def _take(self, start: int, end: int, record: Record) -> None:
         """Take a whole line: a turn, or a part of a unit."""
@@ -272,10 +273,8 @@ class _Scanner:
         self._suspect_unit()
         for suspect in self.suspects:
             self._add(suspect.turns)
-            if suspect.reason is not None:
-                line, offset = self.begin.lines + suspect.line, self.begin.offset + suspect.start
-                length = suspect.end - suspect.start
-                self.problems.append(Problem(line, offset, length, suspect.reason))
+            if suspect.problem is not None:
+                self.problems.append(suspect.problem)
         self.suspects.clear()
 
     def _add(self, turns: list[_Span]) -> None:
@@ -285,15 +284,34 @@ class _Scanner:
             self.turns.spans.append(start)
             self.turns.spans.append(end)
 
+    def _is_ours(self) -> bool:
+        """Tell whether the file is a thread's: it has a turn, or begins as one does."""
+        head = self.buffer.removeprefix(_BOM)[:2]
+        return len(self.turns) > 0 or self.begin.offset > 0 or head in (b'{"', b"{", b"\0\0", b"\0")
+
     def finish(self) -> int:
         """Settle what is no tear; give where the tear begins, or the buffer's end."""
         self._suspect_unit()
         torn_from = len(self.buffer)
-        while self.suspects and self.suspects[-1].may_be_torn:
+        while self.suspects and self.suspects[-1].may_be_torn and self._is_ours():
             torn_from = self.suspects.pop().start
         self._settle()
         return torn_from
 
 
+def _pieces(
+    line: bytes, found: list[tuple[int, int, Record]]
+) -> Iterator[tuple[int, int, Record | None]]:
+    """Give the turns of a line and, with None, what stands before, between and behind them."""
+    at = 0
+    for begin, end, record in found:
+        if line[at:begin].strip(b" \t"):
+            yield at, begin, None
+        yield begin, end, record
+        at = end
+    if not found or line[at:].strip(b" \t"):
+        yield at, len(line), None
+
+
 def _broken_unit(unit: list[_Span]) -> _Suspect:
-    return _Suspect(0, unit[0][0], unit[-1][1], unit, reason=None, may_be_torn=True)
+    return _Suspect(unit[0][0], unit)

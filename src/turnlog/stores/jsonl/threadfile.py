@@ -54,18 +54,18 @@ class ThreadFile:
     ) -> None:
         """Open the file."""
         self._system = system
-        self.key = key
-        self.folder = folder
-        self.name = key.id + SUFFIX
+        self.key: ThreadKey = key
+        self.folder: str = folder
+        self.name: str = key.id + SUFFIX
         self._path = f"{folder}/{self.name}"
-        self.writable = write
-        self.entry_synced = False  # whether the folders' entries that lead to it are durable
-        self.fd = system.open_file(folder, self.name, write=write, create=create)
+        self.writable: bool = write
+        self.entry_synced: bool = False  # whether the folders' entries that lead to it are durable
+        self.fd: int = system.open_file(folder, self.name, write=write, create=create)
         status = system.status(self.fd)
         if not is_regular(status):
             system.close(self.fd)
             raise no_thread(key, "what stands under its name is not a regular file")
-        self.identity = (status.st_dev, status.st_ino)
+        self.identity: tuple[int, int, int] = system.identity(self.fd)
         self._end = 0
 
     def try_lock(self) -> bool:
@@ -97,7 +97,8 @@ class ThreadFile:
         except FileNotFoundError:
             return False
         self._end = status.st_size
-        return (status.st_dev, status.st_ino) == self.identity
+        # While the file is open its number is not given to another.
+        return (status.st_dev, status.st_ino) == self.identity[:2]
 
     def read(self, begin: Position, *, must_mend: bool = True) -> Read:
         """Read from a position to the end that `stands` noted, mending what a crash left there.

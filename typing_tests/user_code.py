@@ -1,0 +1,142 @@
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+"""Code as users write it, for pyright alone: it has to accept it, and to find the mistakes in it.
+
+`assert_type` says which type a call gives. A line with `# pyright: ignore[rule]` must be an error
+of that rule: an ignore that nothing needs is an error itself.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, assert_type
+
+import turnlog
+from turnlog.stores.inmemory import InMemoryStore
+from turnlog.stores.jsonl import JsonlStore
+from turnlog.stores.jsonl.osfile import System
+
+if TYPE_CHECKING:
+    from turnlog.stores.base import Store
+
+Scalar = str | int | float | bool | None
+
+
+def threads() -> None:
+    """A thread's calls chain, and give what they say."""
+    mem = turnlog.open("user-42", namespace="support")
+    assert_type(mem, turnlog.MemoryThread)
+    assert_type(mem.append("Hello").append("Hi", role="assistant"), turnlog.MemoryThread)
+    assert_type(
+        mem.append("x", meta={"n": 1, "name": None}, key="k", expect=2), turnlog.MemoryThread
+    )
+    assert_type(mem.extend([turnlog.Message("user", "a")], key="k"), turnlog.MemoryThread)
+    assert_type(mem.extend(mem.messages()), turnlog.MemoryThread)
+    assert_type(mem.refresh(), turnlog.MemoryThread)
+    assert_type(mem.fork("new", namespace="elsewhere", upto=3), turnlog.MemoryThread)
+    assert_type(mem.messages(), turnlog.Conversation)
+    assert_type(mem.index_of("k"), int | None)
+    assert_type(mem.problems, tuple[turnlog.Problem, ...])
+    assert_type(mem.key, turnlog.ThreadKey)
+    assert_type((mem.id, mem.namespace, mem.usable, len(mem)), tuple[str, str, bool, int])
+
+
+async def threads_in_tasks() -> None:
+    """The async calls give the same."""
+    mem = await turnlog.aopen("user-42", "support")
+    assert_type(mem, turnlog.MemoryThread)
+    assert_type(await mem.aappend("Hello", role="system"), turnlog.MemoryThread)
+    assert_type(await mem.aextend([turnlog.Message("user", "a")]), turnlog.MemoryThread)
+    assert_type(await mem.arefresh(), turnlog.MemoryThread)
+    assert_type(await mem.afork("new"), turnlog.MemoryThread)
+    async with turnlog.Memory("elsewhere") as memory:
+        assert_type(memory, turnlog.Memory)
+        assert_type(await memory.aopen("user-42"), turnlog.MemoryThread)
+        assert_type(await memory.adelete("user-42"), bool)
+
+
+def conversations(conv: turnlog.Conversation) -> None:
+    """A conversation is a sequence of messages, and each operation gives another one."""
+    assert_type(conv[-1], turnlog.Message)
+    assert_type(conv[2:], turnlog.Conversation)
+    assert_type(conv + conv, turnlog.Conversation)
+    assert_type(conv.add("x", role="user"), turnlog.Conversation)
+    assert_type(conv.filter(lambda m: m.role == "user"), turnlog.Conversation)
+    assert_type(
+        conv.map(lambda m: turnlog.Message(m.role, m.content.upper())), turnlog.Conversation
+    )
+    assert_type(conv.last(20), turnlog.Conversation)
+    assert_type(conv.fork(), turnlog.Conversation)
+    assert_type(conv.messages, tuple[turnlog.Message, ...])
+    assert_type((conv.system, conv.last_reply), tuple[str | None, str | None])
+    assert_type(conv.metadata, Mapping[str, str])
+    assert_type([m.content for m in reversed(conv)], list[str])
+    as_sequence: Sequence[turnlog.Message] = conv
+    as_key: dict[turnlog.Conversation, int] = {conv: len(as_sequence)}
+    print(as_key)
+
+
+def messages(message: turnlog.Message, role: turnlog.Role) -> None:
+    """A message's fields have their types."""
+    assert_type(message.role, Literal["user", "assistant", "system"])
+    assert_type(message.content, str)
+    assert_type(message.at, dt.datetime | None)
+    assert_type(message.meta, Mapping[str, Scalar] | None)
+    turnlog.Message(role, "x", dt.datetime.now(dt.UTC), {"model": "small-1"})
+
+
+def memories(store: Store) -> None:
+    """A memory takes a path, a URL or a store, and is a context manager."""
+    for location in ("path", Path("path"), "memory://", store, InMemoryStore(), JsonlStore("path")):
+        turnlog.Memory(location, read_only=True, strict=True, lock_timeout=1)
+    turnlog.Memory(JsonlStore(Path("path"), system=System()))
+    with turnlog.Memory() as memory:
+        assert_type(memory, turnlog.Memory)
+        assert_type(memory.threads("support"), Iterator[turnlog.ThreadInfo])
+        assert_type(memory.delete(memory.open("a")), bool)
+    assert_type(turnlog.default_memory(), turnlog.Memory)
+
+
+def sandboxes() -> None:
+    """Capabilities are joined by `|`."""
+    with turnlog.sandbox(deny=turnlog.Capability.FS_WRITE | turnlog.Capability.NETWORK) as nothing:
+        assert_type(nothing, None)
+
+
+def errors(mem: turnlog.MemoryThread) -> None:
+    """The errors have their attributes, and the standard library's bases."""
+    try:
+        mem.append("x", expect=3)
+    except turnlog.Conflict as conflict:
+        assert_type((conflict.expected, conflict.actual), tuple[int, int])
+        print([turn.content for turn in conflict.turns])
+    except turnlog.TurnlogError as error:
+        assert_type((error.subject, error.what, error.hint), tuple[str, str, str])
+    values: list[type[ValueError]] = [
+        turnlog.InvalidName,
+        turnlog.InvalidTurn,
+        turnlog.UnknownStore,
+    ]
+    permissions: list[type[PermissionError]] = [turnlog.CapabilityDenied, turnlog.ReadOnly]
+    system: list[type[OSError]] = [turnlog.StoreError, turnlog.OutcomeUnknown, *permissions]
+    print(values, system)
+
+
+def mistakes(mem: turnlog.MemoryThread, conv: turnlog.Conversation) -> None:
+    """What is wrong is an error before it is run."""
+    turnlog.open()  # pyright: ignore[reportCallIssue]
+    turnlog.open(42)  # pyright: ignore[reportArgumentType]
+    turnlog.MemoryThread("user-42")  # pyright: ignore[reportCallIssue]
+    mem.append("x", "assistant")  # pyright: ignore[reportCallIssue]
+    mem.append("x", role="tool")  # pyright: ignore[reportArgumentType]
+    mem.append(b"x")  # pyright: ignore[reportArgumentType]
+    mem.append("x", meta={"nested": {"a": 1}})  # pyright: ignore[reportArgumentType]
+    mem.extend(["x"])  # pyright: ignore[reportArgumentType]
+    mem.aappend("x")  # pyright: ignore[reportUnusedCoroutine]
+    mem.id = "other"  # pyright: ignore[reportAttributeAccessIssue]
+    conv[0].content = "other"  # pyright: ignore[reportAttributeAccessIssue]
+    conv[0] = conv[1]  # pyright: ignore[reportIndexIssue]
+    conv.append("x")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    conv.map(lambda m: m.content)  # pyright: ignore[reportArgumentType]
+    turnlog.sandbox(turnlog.Capability.LLM)  # pyright: ignore[reportCallIssue]
