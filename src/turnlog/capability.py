@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Capability(Flag):
     """What code may be allowed to do: a set of flags, joined by `|`. turnlog's core asks for two.
 
-    FS_READ: to open a read-only memory, to list threads and to refresh one.
-    FS_WRITE: to open a thread, to append to it, to fork and to delete it.
+    FS_READ: to list threads, and to open and refresh those of a read-only memory.
+    FS_WRITE: to open a thread, to append to it, to refresh, fork and delete it.
     """
 
     FS_READ = auto()

@@ -34,7 +34,9 @@ import datetime as dt
 import json
 import math
 import re
+from collections import Counter
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import msgspec
@@ -42,7 +44,7 @@ import msgspec
 from turnlog.message import GREATEST_INT, LEAST_INT, ROLES, Message, Role, Scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class _Line(msgspec.Struct, gc=False, omit_defaults=True):
@@ -131,6 +133,8 @@ def decode_turn(line: bytes) -> Message:
     """Give the turn of a line that `check_lines` or `find_records` found whole."""
     try:
         turn = _decode_turn(line)
+        if turn.at is None and (turn.more or turn.unit is not None):
+            return _message(_strict(line.decode())[0])  # another program's words, not ours
         return Message(turn.role, turn.content, turn.at, turn.meta)  # pyright: ignore[reportArgumentType]
     except (msgspec.MsgspecError, ValueError):
         return _message(_strict(line.decode())[0])
@@ -219,33 +223,32 @@ def _salvage(line: bytes, reason: str) -> tuple[list[tuple[int, int, Record]], s
     """Take the whole records out of a line that is not one: what torn writes fused together.
 
     Ours start with their role and never hold such a start inside: their strings escape quotes and
-    their meta is flat. So nothing inside a torn record is mistaken for a turn.
+    their meta is flat. So the line is cut at each start, and nothing inside a torn record of ours
+    is mistaken for a turn.
     """
     text = line.decode("utf-8", "surrogateescape")  # what is not UTF-8 keeps its place
     found: list[tuple[int, int, Record]] = []
-    at, start = 0, 0  # the same place, in characters and in bytes
-    while at < len(text):
-        value: object = None
-        end, part = at, b""
-        try:
-            value, end = _DECODER.raw_decode(text, at)
-            part = text[at:end].encode()
-        except RecursionError:
-            break
-        except (ValueError, Unreadable):  # not JSON, or not UTF-8
-            value = None
-        if isinstance(
-            value, dict | list
-        ):  # what stands inside a whole value that is no turn is none either
-            with suppress(Unreadable):
-                found.append((start, start + len(part), _record(_checked(value))))
-        else:
-            match = _RECORD_START.search(text, at + 1)
-            end = match.start() if match else len(text)
-            part = text[at:end].encode("utf-8", "surrogateescape")
-        at, start = end, start + len(part)
+    cuts = sorted({0, *(match.start() for match in _RECORD_START.finditer(text)), len(text)})
+    start = 0  # in bytes
+    for begin, end in pairwise(cuts):
+        piece = text[begin:end]
+        found += ((start + at, start + stop, record) for at, stop, record in _values(piece))
+        start += len(piece.encode("utf-8", "surrogateescape"))
     whole = sum(end - start for start, end, _ in found) == len(line)
     return found, "several records are fused on it" if whole else reason
+
+
+def _values(text: str) -> Iterator[tuple[int, int, Record]]:
+    """Give the turns at the beginning of a text, one behind the other, by their place in bytes."""
+    at, start = 0, 0
+    with suppress(ValueError, RecursionError, Unreadable):  # the rest is not JSON, or not UTF-8
+        while at < len(text):
+            value, end = _DECODER.raw_decode(text, at)
+            size = len(text[at:end].encode())
+            if isinstance(value, dict):
+                with suppress(Unreadable):
+                    yield start, start + size, _record(_checked(cast("object", value)))
+            at, start = end, start + size
 
 
 class _NotJsonError(Unreadable):
@@ -261,8 +264,8 @@ class _Pairs(dict[str, Any]):
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = _Pairs(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        value.repeated = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        value.repeated = next(name for name, count in counts.items() if count > 1)
     return value
 
 
@@ -340,10 +343,11 @@ def _checked(value: object) -> dict[str, Any]:
 
 def _record(value: dict[str, Any]) -> Record:
     """Give the part of a strictly read line that validating looks at."""
-    key, unit = value.get("key"), value.get("unit")
+    at, key, unit = value.get("at"), value.get("key"), value.get("unit")
     return Record(
         content=value["content"],
         key=key if isinstance(key, str) else None,
+        at=at if isinstance(at, str) else None,
         more=value.get("more") is True,
         unit=unit if type(unit) is int else None,
     )
@@ -351,7 +355,8 @@ def _record(value: dict[str, Any]) -> Record:
 
 def _message(value: dict[str, Any]) -> Message:
     """Read other people's lines: what has no place of its own is shown in meta."""
-    extra = {name: item for name, item in value.items() if name not in _KNOWN}
+    known = _KNOWN if "at" in value else _KNOWN - {"more", "unit"}
+    extra = {name: item for name, item in value.items() if name not in known}
     meta = value.get("meta")
     if isinstance(meta, dict):
         extra |= cast("dict[str, Any]", meta)

@@ -27,7 +27,9 @@ from contextlib import suppress
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from turnlog.errors import Closed, LockTimeout, OutcomeUnknown
+from msgspec import Struct
+
+from turnlog.errors import Closed, LockTimeout, NotWritten, OutcomeUnknown, TurnlogError
 from turnlog.stores.base import Outcome, Read
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 _signals: Final[Any] = importlib.import_module("_signal")
 
 _SHORTEST_NAP: Final = 0.0002
-_LONGEST_NAP: Final = 0.01
+_LONGEST_NAP: Final = 0.002
 
 
 class Log(Protocol):
@@ -60,12 +62,17 @@ class Log(Protocol):
         """How far its working set has read."""
         ...
 
-    def decide(self, tickets: Sequence[Ticket], news: Read) -> Sequence[bytes]:
-        """Give the lines that the tickets append after the news."""
+    def decide(self, tickets: Sequence[Ticket], news: Read) -> Decision:
+        """Decide what the tickets append after the news."""
         ...
 
-    def settle(self, tickets: Sequence[Ticket], outcome: Outcome) -> None:
-        """Take in what was committed, and note in each ticket that failed its error."""
+    def settle(
+        self, tickets: Sequence[Ticket], outcome: Outcome, decision: Decision | None
+    ) -> None:
+        """Take in what was committed, and note in each ticket that failed its error.
+
+        The decision is the last one that led to the outcome; None where none was asked for.
+        """
         ...
 
 
@@ -132,19 +139,37 @@ class Ticket:
             futures.setdefault(self._future.get_loop(), []).append(self._future)
 
 
+class Decision(Struct):
+    """What a batch's tickets on one thread come to.
+
+    Attributes:
+        lines: the lines to append.
+        keys: the idempotency keys of those lines, with their positions in the thread.
+        errors: why a ticket appends nothing.
+        dependent: the tickets whose answer holds only if the lines are committed.
+    """
+
+    lines: list[bytes] = []
+    keys: dict[str, int] = {}
+    errors: dict[Ticket, TurnlogError] = {}
+    dependent: set[Ticket] = set()
+
+
 class _Entry:
     """What one thread has in a batch: the `Append` that the store sees."""
 
-    __slots__ = ("key", "log", "position", "tickets")
+    __slots__ = ("decision", "key", "log", "position", "tickets")
 
     def __init__(self, log: Log, tickets: list[Ticket]) -> None:
         self.log = log
         self.tickets = tickets
         self.key = log.key
         self.position = log.position
+        self.decision: Decision | None = None
 
     def decide(self, news: Read) -> Sequence[bytes]:
-        return self.log.decide(self.tickets, news)
+        self.decision = self.log.decide(self.tickets, news)
+        return self.decision.lines
 
 
 class GroupCommit:
@@ -162,10 +187,12 @@ class GroupCommit:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal's handler may append while we hold it
         self._changed = threading.Condition(self._mutex)
         self._queue: list[Ticket] = []
+        self._under_way: list[Ticket] = []
         self._led = False  # somebody leads, or has been told to
+        self._leader: int | None = None
         self._committer: threading.Thread | None = None
         self._committer_leads = False
         self._closed = False
@@ -190,7 +217,9 @@ class GroupCommit:
         outcome = ticket.wait_in_loop()
         if self._submit(ticket, in_thread=False):
             with self._mutex:
-                self._hand_over()
+                led = self._hand_over()
+            if not led:
+                self._lead(ticket)
         try:
             await outcome
         except BaseException as cancellation:
@@ -202,6 +231,12 @@ class GroupCommit:
     def _submit(self, ticket: Ticket, *, in_thread: bool) -> bool:
         """Queue a ticket; say whether its caller has to lead, or to have it led."""
         with self._mutex:
+            if self._leader == threading.get_ident():
+                raise NotWritten(
+                    ticket.log.key,
+                    "this thread is in the middle of another append; nothing was written",
+                    "do not append in a signal's handler: note it, and append after",
+                )
             if self._closed:
                 raise Closed(ticket.log.key, "its memory was closed", "open a new Memory")
             self._queue.append(ticket)
@@ -217,22 +252,41 @@ class GroupCommit:
 
     def _lead(self, ticket: Ticket | None) -> None:
         """Commit what is queued, until `ticket` is done; with None, until the queue is empty."""
+        self._leader = threading.get_ident()
+        try:
+            self._commit_batches(ticket)
+        except BaseException:
+            # A signal's handler raised, or memory ran out: nobody may be left waiting.
+            with self._mutex:
+                self._leader = None
+                futures: _Futures = {}
+                for lost in self._under_way:
+                    if not lost.done and lost not in self._queue:
+                        lost.error = lost.error or _unknown(lost.log.key, None)
+                        lost.resolve(futures)
+                _wake(futures)
+                if not self._queue or not self._hand_over():
+                    self._led = False
+                self._changed.notify_all()
+            raise
+
+    def _commit_batches(self, ticket: Ticket | None) -> None:
         interrupt: BaseException | None = None
         nap = _SHORTEST_NAP
         while True:
             with self._mutex:
                 batch, self._queue = self._queue, []
+                self._under_way = batch
             busy, raised = self._commit(batch)
             interrupt = interrupt or raised
             with self._mutex:
-                if not self._queue and not busy:
-                    self._led = False
+                news, self._queue = bool(self._queue), [*busy, *self._queue]
+                if not self._queue:
+                    self._led, self._leader = False, None
                     if self._closed:
                         self._changed.notify_all()
                     break
-                news, self._queue = bool(self._queue), [*busy, *self._queue]
-                if ticket is not None and ticket.done:
-                    self._hand_over()
+                if ticket is not None and ticket.done and self._hand_over():
                     break
                 if not news:
                     self._changed.wait(nap)
@@ -240,13 +294,19 @@ class GroupCommit:
         if interrupt is not None and ticket is not None:
             raise interrupt
 
-    def _hand_over(self) -> None:
-        """Have the committer thread lead. The caller holds the mutex."""
+    def _hand_over(self) -> bool:
+        """Have the committer thread lead, if there can be one. The caller holds the mutex."""
+        if self._committer is None:
+            committer = threading.Thread(target=self._serve, name="turnlog", daemon=True)
+            try:
+                committer.start()
+            except RuntimeError:  # the interpreter is ending, or has no more threads to give
+                return False
+            self._committer = committer
+        self._leader = None
         self._committer_leads = True
         self._changed.notify_all()
-        if self._committer is None:
-            self._committer = threading.Thread(target=self._serve, name="turnlog", daemon=True)
-            self._committer.start()
+        return True
 
     def _serve(self) -> None:
         while True:
@@ -271,11 +331,10 @@ class GroupCommit:
             if outcome.busy:
                 again += _still_in_time(entry.tickets, self._lock_timeout, futures)
                 continue
-            entry.log.settle(entry.tickets, outcome)
+            entry.log.settle(entry.tickets, outcome, entry.decision)
             for ticket in entry.tickets:
                 ticket.resolve(futures)
-        for loop, done in futures.items():
-            _wake(loop, done)
+        _wake(futures)
         return again, raised
 
     # ---- the end ----
@@ -331,18 +390,23 @@ def _still_in_time(tickets: list[Ticket], timeout: float, futures: _Futures) -> 
 
 
 def _lost(entry: _Entry, error: BaseException) -> Outcome:
+    return Outcome(Read(position=entry.position), entry.position, _unknown(entry.key, error))
+
+
+def _unknown(key: ThreadKey, error: BaseException | None) -> OutcomeUnknown:
     unknown = OutcomeUnknown(
-        entry.key,
-        f"the commit was broken off ({error!r})",
+        key,
+        f"the commit was broken off ({error!r})" if error else "the commit was broken off",
         "open the thread again and look; trying again with the same key is safe",
     )
     unknown.__cause__ = error
-    return Outcome(Read(position=entry.position), entry.position, unknown)
+    return unknown
 
 
-def _wake(loop: asyncio.AbstractEventLoop, futures: list[asyncio.Future[None]]) -> None:
-    with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-        loop.call_soon_threadsafe(_finish, futures)
+def _wake(futures: _Futures) -> None:
+    for loop, done in futures.items():
+        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            loop.call_soon_threadsafe(_finish, done)
 
 
 def _finish(futures: list[asyncio.Future[None]]) -> None:
@@ -366,23 +430,32 @@ def _outcome_type() -> type[asyncio.Future[None]]:
 class _Uninterrupted:
     """Keeps Ctrl-C waiting until the end of the block. In the main thread; else it does nothing."""
 
-    __slots__ = ("_noted", "_previous")
+    __slots__ = ("_noted", "previous")
 
     def __enter__(self) -> None:
         self._noted: tuple[int, FrameType | None] | None = None
-        self._previous: Any = None
+        self.previous: Any = None
         if threading.get_ident() == threading.main_thread().ident:
             previous = _signals.getsignal(SIGINT)
             if callable(previous):
                 with suppress(ValueError):  # a subinterpreter has no signals
                     _signals.signal(SIGINT, self._note)
-                    self._previous = previous
+                    self.previous = previous
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted = (number, frame)
 
     def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            _signals.signal(SIGINT, self._previous)
+        if self.previous is not None:
+            _signals.signal(SIGINT, self.previous)
             if self._noted is not None:
-                self._previous(*self._noted)
+                self.previous(*self._noted)
+
+
+def restore_interrupts() -> None:
+    """In a forked child: undo what an append of the parent's main thread had set for a while."""
+    handler = _signals.getsignal(SIGINT)
+    keeper = getattr(handler, "__self__", None)
+    if isinstance(keeper, _Uninterrupted):
+        with suppress(ValueError):  # not the main thread
+            _signals.signal(SIGINT, keeper.previous)

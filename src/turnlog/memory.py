@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
 from weakref import WeakSet, WeakValueDictionary, finalize
 
 from turnlog.capability import Capability, require
-from turnlog.commit import GroupCommit
+from turnlog.commit import GroupCommit, restore_interrupts
 from turnlog.errors import Closed, DamagedThread, ForeignThread, UnknownStore
 from turnlog.names import DEFAULT_NAMESPACE, ThreadKey, check_name, thread_key
 from turnlog.thread import MemoryThread
@@ -118,14 +118,14 @@ class Memory:
         """
         key = self._checked_key(id, namespace)
         thread = self._registered(key) or self._loaded(key)
-        thread.tell()
+        thread.tell(stacklevel=3)
         return thread
 
     async def aopen(self, id: str, namespace: str = DEFAULT_NAMESPACE) -> MemoryThread:
         """Open a thread off the event loop. As `open`."""
         key = self._checked_key(id, namespace)
         thread = self._registered(key) or await _off_loop(self._loaded, key)
-        thread.tell()
+        thread.tell(stacklevel=3)
         return thread
 
     def _checked_key(self, id_: str, namespace: str) -> ThreadKey:
@@ -225,11 +225,10 @@ class Memory:
         return key
 
     def _delete(self, key: ThreadKey) -> bool:
-        existed = self._store.delete(key)
         with self._mutex:
-            self._recent.pop(key, None)
-            thread = self._threads.pop(key, None)
-        if thread is not None:
+            thread = self._threads.get(key)
+        existed = self._store.delete(key)
+        if thread is not None:  # one that was opened since is the new thread's
             thread.end()
         return existed
 
@@ -301,7 +300,7 @@ def _store_at(
     location: str | os.PathLike[str] | Store, *, read_only: bool, lock_timeout: float
 ) -> Store:
     if not isinstance(location, str | os.PathLike):
-        return location
+        return _own_store(location, read_only=read_only)
     path = os.fspath(location)
     scheme, colon, rest = path.partition("://")
     if not colon or scheme == "file":
@@ -312,12 +311,21 @@ def _store_at(
     if path == "memory://":
         from turnlog.stores.inmemory import InMemoryStore  # noqa: PLC0415
 
-        return InMemoryStore()
+        return _own_store(InMemoryStore(), read_only=read_only)
     raise UnknownStore(
         f"location {scheme + '://…'!r}",
         "no store is known by this scheme",
         "give a path, file:///…, memory:// or a Store of your own",
     )
+
+
+def _own_store(store: Store, *, read_only: bool) -> Store:
+    if not hasattr(store, "commit"):
+        kind = type(store).__name__
+        raise UnknownStore(f"location of type {kind}", "it is no store", "give a path or a URL")
+    if read_only and not store.read_only:
+        raise UnknownStore(repr(store), "it cannot be opened read-only", "leave out read_only=True")
+    return store
 
 
 async def _off_loop(
@@ -362,6 +370,7 @@ async def aopen(id: str, namespace: str = DEFAULT_NAMESPACE) -> MemoryThread:
 def _after_fork() -> None:
     global _default_mutex  # noqa: PLW0603 - another thread of the parent may have held it
     _default_mutex = threading.Lock()
+    restore_interrupts()
     for memory in list(_memories):
         memory.after_fork()
 

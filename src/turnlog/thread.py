@@ -222,7 +222,7 @@ class MemoryThread:
             This thread.
 
         Raises:
-            CapabilityDenied: the sandbox took FS_READ away.
+            CapabilityDenied: the sandbox took FS_WRITE away (FS_READ, in a read-only memory).
             NotWritten: it could not be read; a ThreadReplaced where the file is another now.
 
         Blocks on the disk; in async code use `arefresh`.
@@ -328,30 +328,31 @@ class MemoryThread:
         return None if key is None else str.__str__(key)
 
     def _reading(self) -> Ticket:
-        require(Capability.FS_READ, "memory/refresh", self.key)
+        # Reading forward mends a torn end, so it is a kind of writing, where there may be any.
+        needed = Capability.FS_READ if self._read_only else Capability.FS_WRITE
+        require(needed, "memory/refresh", self.key)
         if self._working.ended is not None:
             raise again(self._working.ended)
         return Ticket(self._working)
 
     def _run(self, ticket: Ticket) -> None:
-        try:
-            self._commit.run(ticket)
-        finally:
-            self.tell()
+        self._commit.run(ticket)
+        self.tell()
 
     async def _arun(self, ticket: Ticket) -> None:
-        try:
-            await self._commit.arun(ticket)
-        finally:
-            self.tell()
+        await self._commit.arun(ticket)
+        self.tell()
 
     def end(self) -> None:
         """Take no more calls, since it was deleted; for `Memory` only."""
         self._working.end()
 
-    def tell(self) -> None:
-        """Issue the warnings that reading the thread gave rise to, each once."""
+    def tell(self, stacklevel: int = 4) -> None:
+        """Issue the warnings that reading the thread gave rise to, each once.
+
+        After an append they come when it is durable, so where warnings are errors it is there.
+        """
         untold = self._working.untold
         with suppress(IndexError):  # another thread may have told the last one
             while untold:
-                warnings.warn(untold.popleft(), stacklevel=4)
+                warnings.warn(untold.popleft(), stacklevel=stacklevel)

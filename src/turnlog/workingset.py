@@ -16,23 +16,21 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, SupportsIndex, overload
 
-from msgspec import Struct
-
 from turnlog.codec import decode_turn
+from turnlog.commit import Decision
 from turnlog.conversation import Conversation
 from turnlog.errors import (
     Closed,
     Conflict,
     DamageWarning,
     OutcomeUnknown,
+    StoreError,
     ThreadReplaced,
     TurnlogError,
 )
 from turnlog.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from turnlog.commit import Ticket
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Outcome, Position, Problem, Read
@@ -71,22 +69,6 @@ class Turns(Sequence[Message]):
         yield from map(decode_turn, islice(self._added, self._count - loaded))
 
 
-class _Decision(Struct):
-    """What a batch's tickets come to.
-
-    Attributes:
-        lines: the lines to append.
-        keys: the idempotency keys of those lines, with their positions in the thread.
-        errors: why a ticket appends nothing.
-        dependent: the tickets whose answer holds only if the lines are committed.
-    """
-
-    lines: list[bytes] = []
-    keys: dict[str, int] = {}
-    errors: dict[Ticket, TurnlogError] = {}
-    dependent: set[Ticket] = set()
-
-
 class WorkingSet:
     """The turns of an open thread.
 
@@ -109,9 +91,9 @@ class WorkingSet:
         self._state: tuple[int, Position] = (len(read.lines), read.position)
         self._keys = dict(read.keys)
         self._problems: list[Problem] = []
-        self._audits: list[Callable[[], tuple[Problem, ...]]] = [read.audit]
+        self._audit = read.audit
+        self._audited: tuple[Problem, ...] | None = None
         self._note(read.problems)
-        self._decision: _Decision | None = None
 
     def __len__(self) -> int:
         """Give the number of turns."""
@@ -132,21 +114,20 @@ class WorkingSet:
 
     def problems(self) -> tuple[Problem, ...]:
         """Give all that is wrong with the lines, after looking at each by the letter."""
-        while self._audits:
-            self._problems += self._audits.pop()()
-        self._problems.sort(key=lambda problem: problem.offset)
-        return tuple(self._problems)
+        if self._audited is None:
+            self._audited = self._audit()
+        return tuple(sorted({*self._problems, *self._audited}, key=lambda found: found.offset))
 
     # ---- as a commit changes it ----
 
-    def decide(self, tickets: Sequence[Ticket], news: Read) -> Sequence[bytes]:
-        """Give the lines that tickets append after the news."""
-        decision = self._decision = _Decision()
+    def decide(self, tickets: Sequence[Ticket], news: Read) -> Decision:
+        """Decide what tickets append after the news."""
+        decision = Decision()
         for ticket in tickets:
             self._decide(ticket, news, decision)
-        return decision.lines
+        return decision
 
-    def _decide(self, ticket: Ticket, news: Read, decision: _Decision) -> None:
+    def _decide(self, ticket: Ticket, news: Read, decision: Decision) -> None:
         held = self._state[0] + len(news.lines) + len(decision.lines)
         key = ticket.key
         if self.ended is not None:  # since the ticket was made
@@ -165,7 +146,7 @@ class WorkingSet:
             decision.lines += ticket.lines
             decision.dependent.add(ticket)
 
-    def _conflict(self, expected: int, held: int, news: Read, decision: _Decision) -> Conflict:
+    def _conflict(self, expected: int, held: int, news: Read, decision: Decision) -> Conflict:
         came = [*news.lines, *decision.lines]
         before = [*self.turns()[expected:]]
         turns = before + [decode_turn(line) for line in came[max(0, expected - len(self)) :]]
@@ -178,19 +159,21 @@ class WorkingSet:
             turns=Conversation(turns),
         )
 
-    def settle(self, tickets: Sequence[Ticket], outcome: Outcome) -> None:
+    def settle(
+        self, tickets: Sequence[Ticket], outcome: Outcome, decision: Decision | None
+    ) -> None:
         """Take in the outcome of a commit, and note in each ticket that failed its error."""
-        decision, self._decision = self._decision, None
         failed = outcome.error
         for ticket in tickets:
             if decision is not None:
                 ticket.error = decision.errors.get(ticket)
             if failed is not None and _fails_with(ticket, decision):
                 ticket.error = again(failed)
-        lines = decision.lines if decision is not None and failed is None else ()
-        self._take_in(outcome.news, lines, outcome.position)
+        lines: Sequence[bytes] = ()
         if failed is None and decision is not None:
+            lines = decision.lines
             self._keys.update(decision.keys)
+        self._take_in(outcome.news, lines, outcome.position)
         if isinstance(failed, OutcomeUnknown | ThreadReplaced):
             self.ended = failed
 
@@ -232,9 +215,11 @@ def again(error: TurnlogError) -> TurnlogError:
     """Copy an error, so that everyone who gets it raises one of his own."""
     own = copy.copy(error)
     own.__cause__ = error.__cause__
+    if isinstance(error, StoreError) and isinstance(own, StoreError):
+        own.errno = error.errno
     return own
 
 
-def _fails_with(ticket: Ticket, decision: _Decision | None) -> bool:
+def _fails_with(ticket: Ticket, decision: Decision | None) -> bool:
     """Tell whether a failed commit is the ticket's failure too, not an answer it has already."""
     return decision is None or not decision.lines or ticket in decision.dependent

@@ -46,7 +46,8 @@ class Crashes(System):
     def __getattribute__(self, name: str) -> Any:
         """Give a call that may be the last."""
         attribute = super().__getattribute__(name)
-        if name not in CALLS or name == "close":  # the system closes what a dead process had open
+        # The system lets go of what a dead process had open and locked.
+        if name not in CALLS or name in {"close", "unlock"}:
             return attribute
 
         def call(*args: Any, **kwargs: Any) -> Any:

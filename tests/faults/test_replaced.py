@@ -70,9 +70,15 @@ def anew_in_place(file: Path) -> None:
     file.write_bytes(turn("x"))
 
 
+def anew_and_longer(file: Path) -> None:
+    """Write the file anew, longer: where the thread had read to is now inside of a line."""
+    file.write_bytes(turn("x" * 300) + turn("y" * 300))
+
+
 WAYS: list[Callable[[Path], None]] = [
     *(by_rename, by_unlink, by_cut, to_nothing, with_its_folder, with_the_root),
     *(with_the_folder_renamed, by_hard_link, anew_in_place),
+    anew_and_longer,
 ]
 
 

@@ -7,6 +7,7 @@ shows; what a crash leaves is what the device has, and as much of the rest as th
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import errno
 import os
 import shutil
@@ -192,6 +193,7 @@ class Unit:
     state: str = "in doubt"  # or "acknowledged" or "refused"
 
 
+AT: Final = dt.datetime(2026, 11, 29, 13, 25, 0, 123456, dt.UTC)
 texts: Final = st.text(max_size=12) | st.sampled_from(("", "\n", "\u2028", "\ud800", "é" * 3000))
 keys: Final = st.sampled_from(("k1", "k2", "\u2028"))
 places: Final = st.integers(0, 1 << 14)
@@ -395,7 +397,7 @@ class ThreadMachine(RuleBasedStateMachine):
         count = len(unit.texts)
         lines = [
             encode_turn(
-                Message("user", text),
+                Message("user", text, AT),
                 more=number < count,
                 unit=count if number == count > 1 else None,
             )
@@ -516,7 +518,7 @@ def test_no_append_builds_on_news_whose_sync_failed(state: ThreadMachine) -> Non
 def test_a_key_in_news_whose_sync_failed_is_no_success(state: ThreadMachine) -> None:
     """A repeated key is answered only by a turn that is on the device. Contract 1 and 4."""
     first, second = state.mine.append("first"), "the turn of a killed process"
-    line = encode_turn(Message("user", second), key="k") + b"\n"
+    line = encode_turn(Message("user", second, AT), key="k") + b"\n"
     fd = state.machine.open_file(str(state.path.parent), state.path.name, write=True)
     state.machine.write(fd, line)
     state.machine.close(fd)

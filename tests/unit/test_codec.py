@@ -165,7 +165,10 @@ FOREIGN: list[tuple[str, Message]] = [
         '{"content":"x","at":"9999-12-31T23:59:59-01:00"}',
         Message("user", "x", None, {"at": "9999-12-31T23:59:59-01:00"}),
     ),
-    ('{"content":"x","key":7,"more":1,"unit":"2"}', Message("user", "x")),
+    (
+        '{"content":"x","key":7,"more":1,"unit":"2"}',
+        Message("user", "x", meta={"more": 1, "unit": "2"}),
+    ),
     (
         '{"content":"x","meta":{"n":123456789012345678901234567890}}',
         Message("user", "x", None, {"n": "123456789012345678901234567890"}),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from turnlog import Closed, LockTimeout, OutcomeUnknown, ThreadKey
-from turnlog.commit import GroupCommit, Ticket
+from turnlog.commit import Decision, GroupCommit, Ticket
 from turnlog.stores.base import START, Append, Outcome, Position, Read
 from turnlog.stores.inmemory import InMemoryStore
 
@@ -31,13 +31,16 @@ class Thread:
         self.position: Position = START
         self.lines: list[bytes] = []
 
-    def decide(self, tickets: Sequence[Ticket], news: Read) -> Sequence[bytes]:
+    def decide(self, tickets: Sequence[Ticket], news: Read) -> Decision:
         """Append what the tickets bring."""
         del news
-        return [line for ticket in tickets for line in ticket.lines]
+        return Decision([line for ticket in tickets for line in ticket.lines])
 
-    def settle(self, tickets: Sequence[Ticket], outcome: Outcome) -> None:
+    def settle(
+        self, tickets: Sequence[Ticket], outcome: Outcome, decision: Decision | None
+    ) -> None:
         """Note what became of the tickets."""
+        del decision
         for ticket in tickets:
             ticket.error = outcome.error
             self.lines += [] if outcome.error else ticket.lines

@@ -28,11 +28,16 @@ class Position(Struct, frozen=True, gc=False):
             thread exists. A thread that was deleted and made anew has another one.
         offset: how much of it was read, in the store's own unit.
         lines: how many lines that was, whole turns or not.
+        mark: how many bytes before `offset` were looked at last, and their checksum: where they
+            are others now, what was read is not there any more.
+        unterminated: what was read last lacks its newline.
     """
 
     incarnation: Hashable = None
     offset: int = 0
     lines: int = 0
+    mark: tuple[int, int] = (0, 0)
+    unterminated: bool = False
 
 
 START: Final = Position()

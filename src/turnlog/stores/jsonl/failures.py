@@ -48,7 +48,9 @@ def failure(kind: type[_Error], subject: object, doing: str, error: OSError) -> 
     if number in _NO_THREAD:
         return no_thread(subject, _NO_THREAD[number])
     what = f"{doing}: {os.strerror(number) if number else error}"
-    return kind(subject, what, _HINTS.get(number, "see the cause for the system's own error"))
+    own = kind(subject, what, _HINTS.get(number, "see the cause for the system's own error"))
+    own.errno = error.errno
+    return own
 
 
 def no_thread(subject: object, what: str) -> NotAThread:

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias, overload
+from zlib import crc32
 
 from turnlog.codec import check_lines, find_records, is_cut_off, repeated_key
 from turnlog.stores.base import Position, Problem, Read
@@ -46,6 +47,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _CHUNK: Final = (
     1 << 18
 )  # what is decoded at once: large enough to be quick, small enough for caches
+_MARKED: Final = 4096  # enough to hold some turn's time, which no other life of a thread has
 _OPEN, _CLOSE, _NEWLINE = b"{}\n"
 
 _more, _unit, _key = map(attrgetter, ("more", "unit", "key"))
@@ -112,7 +114,14 @@ def scan(buffer: bytes, begin: Position, incarnation: Hashable) -> tuple[Read, T
     scanner.run()
     torn_from = scanner.finish()
     passed = scanner.lines - buffer.count(b"\n", torn_from)
-    position = Position(incarnation, begin.offset + torn_from, begin.lines + passed)
+    unterminated = torn_from > 0 and buffer[torn_from - 1] != _NEWLINE
+    position = Position(
+        incarnation,
+        begin.offset + torn_from,
+        begin.lines + passed,
+        mark_of(buffer, torn_from) if torn_from else begin.mark,
+        unterminated,
+    )
     read = Read(
         scanner.turns,
         position,
@@ -120,8 +129,13 @@ def scan(buffer: bytes, begin: Position, incarnation: Hashable) -> tuple[Read, T
         tuple(scanner.problems),
         audit=partial(audit, scanner.turns, begin),
     )
-    unterminated = torn_from > 0 and buffer[torn_from - 1] != _NEWLINE
     return read, Tail(buffer[torn_from:], unterminated)
+
+
+def mark_of(data: bytes, end: int) -> tuple[int, int]:
+    """Give the mark of a position behind the first `end` bytes of some data."""
+    start = max(0, end - _MARKED)
+    return end - start, crc32(memoryview(data)[start:end])
 
 
 def audit(turns: Lines, begin: Position) -> tuple[Problem, ...]:
@@ -174,7 +188,7 @@ class _Scanner:
             if records is None or not self._plain_lines(start, end, records):
                 self._each_line(start, end)
             start = end
-        if stop < len(self.buffer):
+        if max(start, stop) < len(self.buffer):
             self._last_line(max(start, stop))
 
     def _plain_lines(self, start: int, end: int, records: Sequence[Record]) -> bool:
@@ -232,8 +246,12 @@ class _Scanner:
             line_number, offset = self.begin.lines + number, self.begin.offset + start
             problem = Problem(line_number, offset, len(line), reason)
         pieces = list(_pieces(line, found))
-        if len(pieces) == len(found) and problem is not None:  # fused, or with a key given twice
-            self._suspect(_Suspect(start, problem=problem, may_be_torn=False))
+        if len(pieces) == len(found) and problem is not None:
+            # Fused, or with a key given twice: turns all the same, but no line of a unit of ours.
+            self._settle()
+            self.problems.append(problem)
+            self._add([(start + begin, start + end, record.key) for begin, end, record in found])
+            return
         for begin, end, record in pieces:
             if record is not None:
                 self._take(start + begin, start + end, record)
@@ -247,16 +265,19 @@ class _Scanner:
         if not (record.more or record.unit or self.unit or self.suspects):
             self._add([(start, end, record.key)])
             return
-        if record.more:
-            self.unit.append((start, end, record.key))
-            return
-        whole = record.unit is None or record.unit == len(self.unit) + 1
+        before = 0  # how many of the pending lines are the unit's, with this one as its last
+        if record.at is not None:  # else the words are another program's
+            if record.more:
+                self.unit.append((start, end, record.key))
+                return
+            before = len(self.unit) if record.unit is None else record.unit - 1
         unit = [*self.unit, (start, end, record.key)]
-        self.unit = []
-        if whole:
+        self.unit = unit[: len(unit) - 1 - before]
+        if before < len(unit):
             self._settle()
-            self._add(unit)
+            self._add(unit[len(unit) - 1 - before :])
         else:
+            self.unit = []
             self._suspect(_broken_unit(unit))
 
     def _suspect(self, suspect: _Suspect) -> None:

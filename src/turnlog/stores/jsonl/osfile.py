@@ -11,9 +11,7 @@ import errno
 import fcntl
 import os
 import stat
-import struct
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 _FOLDER_FLAGS: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
 _FILE_FLAGS: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hold us up
-_GET_GENERATION: Final = 0x80007601 | struct.calcsize("l") << 16  # FS_IOC_GETVERSION
 _READ_AT_ONCE: Final = 1 << 30
 _WOULD_BLOCK: Final = frozenset((errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES))
 
@@ -78,20 +75,6 @@ class System:
     def status_of(self, path: str) -> os.stat_result:
         """Give the status of what stands at a path; of a symbolic link, its own."""
         return os.lstat(_name(path))
-
-    def identity(self, fd: int) -> tuple[int, int, int]:
-        """Give what tells an open file from every other, also from one that was there before it.
-
-        The system gives the number of a removed file to a new one, so there is a third: the
-        generation that Linux's file systems count (0 where one does not), or the time of birth.
-        """
-        status = os.fstat(fd)
-        generation = int(getattr(status, "st_birthtime", 0) * 1e6)
-        if sys.platform == "linux":
-            with suppress(OSError):
-                number = fcntl.ioctl(fd, _GET_GENERATION, bytes(struct.calcsize("l")))
-                generation = int.from_bytes(number[:4], sys.byteorder)
-        return (status.st_dev, status.st_ino, generation)
 
     def read(self, fd: int, offset: int, size: int) -> bytes:
         """Read `size` bytes from `offset`, or up to the file's end where that comes first."""

@@ -9,6 +9,7 @@ Source: design, section 4, point 5.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -43,7 +44,14 @@ def mend(
         system.truncate(fd, position.offset)
     if tail.unterminated:
         write_all(system, fd, b"\n")
-        position = replace(position, offset=position.offset + 1, lines=position.lines + 1)
+        size, checksum = position.mark
+        position = replace(
+            position,
+            offset=position.offset + 1,
+            lines=position.lines + 1,
+            mark=(size + 1, crc32(b"\n", checksum)),
+            unterminated=False,
+        )
     system.sync(fd)
     return position
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,7 @@ class JsonlStore:
         self._lock_timeout = lock_timeout
         self._system = system or System()
         self._folders = Folders(self._system, os.path.abspath(root))
+        self._mutex = threading.Lock()  # two memories may share a store
         self._writer = BatchWriter(self._folders, read_only=read_only)
 
     def __repr__(self) -> str:
@@ -76,9 +78,13 @@ class JsonlStore:
 
     def _load(self, file: ThreadFile) -> Read:
         read = file.read(START, must_mend=False)
-        if not self.read_only and (read.lines or read.problems):
+        if not self.read_only and read.position.offset:
             # A writer that was killed may have left whole turns that no sync has reached.
-            file.sync()
+            try:
+                file.sync()
+            except OSError:
+                file.forget(START)
+                raise
             self._folders.sync([file])
         return read
 
@@ -90,12 +96,14 @@ class JsonlStore:
                 if file.stands():
                     return use(file)
             finally:
+                file.unlock()  # closing is not enough: a child forked meanwhile has the file too
                 file.close()
         return None
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
         """Write to each file of the batch, then sync them side by side."""
-        return self._writer.commit(batch)
+        with self._mutex:
+            return self._writer.commit(batch)
 
     def threads(self, namespace: str | None = None) -> Iterator[ThreadInfo]:
         """List the threads' files. Names that are not plain are other programs'."""
@@ -117,6 +125,8 @@ class JsonlStore:
     def _entries(self, folder: str) -> list[tuple[str, os.stat_result]]:
         with translated(self, "its threads cannot be listed"):
             try:
+                if not is_folder(self._system.status_of(folder)) and folder != self._folders.root:
+                    return []  # a symbolic link, say: `open` refuses it too
                 return list(self._system.scan(folder))
             except (FileNotFoundError, NotADirectoryError):
                 return []
@@ -138,6 +148,7 @@ class JsonlStore:
 
     def after_fork(self) -> None:
         """Let go of the parent's files."""
+        self._mutex = threading.Lock()
         self._writer.after_fork()
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -21,6 +22,7 @@ from turnlog.errors import LockTimeout, OutcomeUnknown, ThreadReplaced, TornTail
 from turnlog.stores.base import Position, Read
 from turnlog.stores.jsonl import format as fileformat
 from turnlog.stores.jsonl.failures import no_thread
+from turnlog.stores.jsonl.format import Tail
 from turnlog.stores.jsonl.osfile import is_regular, write_all
 from turnlog.stores.jsonl.repair import TORN_SUFFIX, mend
 
@@ -65,8 +67,9 @@ class ThreadFile:
         if not is_regular(status):
             system.close(self.fd)
             raise no_thread(key, "what stands under its name is not a regular file")
-        self.identity: tuple[int, int, int] = system.identity(self.fd)
+        self.identity: tuple[int, int] = (status.st_dev, status.st_ino)
         self._end = 0
+        self._seen = 0  # up to where this very opening of the file was read or written
 
     def try_lock(self) -> bool:
         """Lock the file if no other process has it: for writing if it is open so, else shared."""
@@ -97,8 +100,7 @@ class ThreadFile:
         except FileNotFoundError:
             return False
         self._end = status.st_size
-        # While the file is open its number is not given to another.
-        return (status.st_dev, status.st_ino) == self.identity[:2]
+        return (status.st_dev, status.st_ino) == self.identity
 
     def read(self, begin: Position, *, must_mend: bool = True) -> Read:
         """Read from a position to the end that `stands` noted, mending what a crash left there.
@@ -113,9 +115,12 @@ class ThreadFile:
         """
         self._check(begin)
         if begin.offset == self._end and begin.incarnation is not None:
-            return Read(position=begin)
-        buffer = self._system.read(self.fd, begin.offset, self._end - begin.offset)
-        read, tail = fileformat.scan(buffer, begin, self.identity)
+            self._seen = begin.offset
+            read, tail = Read(position=begin), Tail(unterminated=begin.unterminated)
+        else:
+            buffer = self._system.read(self.fd, begin.offset, self._end - begin.offset)
+            read, tail = fileformat.scan(buffer, begin, self.identity)
+            self._seen = read.position.offset
         if tail.sound or not self.writable:
             return read
         moved = f"were moved to {self.name}{TORN_SUFFIX}"
@@ -126,6 +131,7 @@ class ThreadFile:
             if must_mend:
                 raise
             moved = f"could not be moved aside yet ({error.strerror})"
+        self._seen = position.offset
         warnings = (_torn_warning(self.key, tail.torn, moved),) if tail.torn else ()
         return replace(read, position=position, warnings=warnings)
 
@@ -135,16 +141,30 @@ class ThreadFile:
             raise replaced(self.key, "its file was replaced by another")
         if begin.offset > self._end:
             raise replaced(self.key, "its file was cut shorter than what was read of it")
+        if begin.offset and not begin.offset == self._seen == self._end:
+            # The number of a removed file is given to a new one, and an editor may write in place.
+            size, checksum = begin.mark
+            if crc32(self._system.read(self.fd, begin.offset - size, size)) != checksum:
+                raise replaced(self.key, "its file was changed where it had been read")
 
     def append(self, end: Position, lines: Sequence[bytes]) -> Position:
         """Write lines after the position `end`, which `read` gave; give the new end. Not synced."""
         data = b"\n".join((*lines, b""))
         write_all(self._system, self.fd, data)
-        return Position(self.identity, end.offset + len(data), end.lines + len(lines))
+        self._seen = end.offset + len(data)
+        mark = fileformat.mark_of(data, len(data))
+        return Position(self.identity, self._seen, end.lines + len(lines), mark)
 
     def sync(self) -> None:
         """Wait until what was written is on the device."""
         self._system.sync(self.fd)
+
+    def forget(self, begin: Position) -> None:
+        """Have the next reader see what the device has from a position on, not the cache.
+
+        A sync that failed leaves pages in the cache that the device does not have, marked clean.
+        """
+        self._system.drop_cache(self.fd, begin.offset)
 
     def roll_back(self, end: Position) -> None:
         """Cut off what was written after the position `end`, durably.
@@ -152,15 +172,14 @@ class ThreadFile:
         Raises:
             OutcomeUnknown: this failed too.
         """
+        self._seen = end.offset
         try:
             if self._system.status(self.fd).st_size == end.offset:
                 return
             self._system.truncate(self.fd, end.offset)
             self._system.sync(self.fd)
         except OSError as error:
-            # A failed sync leaves pages in the cache that the device does not have, and marks
-            # them clean: let the next reader see what the device has.
-            self._system.drop_cache(self.fd, end.offset)
+            self.forget(end)
             raise OutcomeUnknown(
                 self.key,
                 f"an append failed, and so did rolling it back ({error.strerror})",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import resource
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final
 
 from turnlog.errors import NotWritten, OutcomeUnknown, TurnlogError
@@ -109,16 +109,30 @@ class BatchWriter:
         if len(rounds) == 1:
             rounds[0].sync()
         elif rounds:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(_SYNC_THREADS, "turnlog-sync")
-            list(self._pool.map(_Round.sync, rounds))
-        new = [r for r in rounds if r.file is not None and not r.file.entry_synced]
-        if new:
+            self._sync_side_by_side(rounds)
+        new: dict[str, list[_Round]] = {}
+        for round_ in rounds:
+            if round_.file is not None and not round_.file.entry_synced:
+                new.setdefault(round_.file.folder, []).append(round_)
+        for group in new.values():
             try:
-                self._folders.sync([r.file for r in new if r.file is not None])
+                self._folders.sync([r.file for r in group if r.file is not None])
             except OSError as error:
-                for round_ in new:
+                for round_ in group:
                     round_.fail(error)
+
+    def _sync_side_by_side(self, rounds: list[_Round]) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_SYNC_THREADS, "turnlog-sync")
+        under_way: list[Future[None]] = []
+        try:
+            for round_ in rounds:
+                try:
+                    under_way.append(self._pool.submit(round_.sync))
+                except RuntimeError:  # the interpreter is ending, or has no more threads to give
+                    round_.sync()
+        finally:
+            wait(under_way)
 
     def after_fork(self) -> None:
         """Let go of the parent's files without unlocking them: the locks are shared with it."""
@@ -169,6 +183,8 @@ class _Round:
     def write(self, file: ThreadFile) -> None:
         """Read forward, let the caller decide, and write what it gives."""
         self.file = file
+        if self.position.offset and self.position.incarnation == file.identity:
+            file.entry_synced = True  # a position in it was given only when its entry was durable
         self._news = file.read(self.position)
         self._end = self._news.position
         lines = self.append.decide(self._news)
@@ -186,6 +202,14 @@ class _Round:
                 self.unsynced = False
         except OSError as error:
             self.fail(error)
+            if self._news.lines:  # what others wrote is not durable either: as if it was not read
+                self._forget()
+
+    def _forget(self) -> None:
+        if self.file is not None:
+            self.file.forget(self.position)
+        self._end = self.position
+        self._news = Read(position=self.position)
 
     def fail(self, error: OSError) -> None:
         """Cut off what was written, and keep the reason."""
