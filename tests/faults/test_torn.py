@@ -23,8 +23,7 @@ ALL = ["first", "둘째", 'é 안녕 🙂 " \\ \u2028 \ud83d end']
 
 @pytest.mark.parametrize("base", [BASE, b"", b"\xef\xbb\xbf" + BASE, BASE.replace(b"\n", b"\r\n")])
 def test_every_byte(root: Path, base: bytes) -> None:
-    """A last record cut at any byte, also inside a character, leaves a thread that goes on."""
-    # C01, C02, C03, Contract 5.
+    """A last record cut at any byte, inside a character too, is a tear (C01, C02, C03)."""
     turns = ALL[:2] if base else []
     for cut in range(len(LAST) + 1):
         name = f"cut {cut}"

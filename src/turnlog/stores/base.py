@@ -25,7 +25,7 @@ class Position(Struct, frozen=True, gc=False):
 
     Attributes:
         incarnation: which life of the thread it belongs to (a file, an epoch); None before the
-            thread exists. A thread that was deleted and made anew has another one.
+            thread exists.
         offset: how much of it was read, in the store's own unit.
         lines: how many lines that was, whole turns or not.
         mark: how many bytes before `offset` were looked at last, and their checksum: where they
