@@ -474,7 +474,13 @@ def _place(data: bytes, place: int) -> int:
 class TestThread(ThreadMachine.TestCase):
     """Whatever happens, the thread holds what the model says. R4, R12, R13, Contract 1 to 6."""
 
-    settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+    settings = settings(
+        max_examples=150,
+        stateful_step_count=25,
+        deadline=None,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],  # explaining takes long
+        report_multiple_bugs=False,
+    )
 
 
 # ---- found by the machine, and kept ----
