@@ -49,6 +49,7 @@ class Folders:
         self.root = root
         self._system = system
         self._synced: OrderedDict[str, int] = OrderedDict()  # to the number of what was synced
+        self._exact: set[str] = set()
         self._checked = False
 
     def of(self, namespace: str) -> str:
@@ -58,14 +59,13 @@ class Folders:
     def open(self, key: ThreadKey, *, write: bool, create: bool = False) -> ThreadFile | None:
         """Open a thread's file; None where there is none, unless it is to be made."""
         folder = self.of(key.namespace)
-        if create:
-            self._make(folder)
         try:
             file = ThreadFile(self._system, key, folder, write=write, create=create)
         except FileNotFoundError:
-            if create:
-                raise
-            return None
+            if not create:
+                return None
+            self._make(folder)
+            file = ThreadFile(self._system, key, folder, write=write, create=True)
         try:
             self._check_spelling(key, self.root, key.namespace, key.namespace.swapcase())
             self._check_spelling(key, folder, file.name, key.id + SUFFIX.upper())
@@ -82,10 +82,16 @@ class Folders:
             made = self._system.make_folder(folder)
         if made:
             self._synced.pop(folder, None)
+            self._exact.discard(folder)
 
     def _check_spelling(self, key: ThreadKey, folder: str, name: str, variant: str) -> None:
         """Refuse what a file system that folds case gives for another spelling of the name."""
-        if name == variant or self._identity(folder, name) != self._identity(folder, variant):
+        if folder in self._exact or name == variant:
+            return
+        if self._identity(folder, name) != self._identity(folder, variant):
+            if len(self._exact) == _MOST_REMEMBERED:
+                self._exact.clear()
+            self._exact.add(folder)  # it does not fold case: no need to look again
             return
         if name not in self._system.names(folder):
             raise no_thread(key, "this file system folds case, and the name is there in another")
