@@ -380,11 +380,7 @@ def _still_in_time(tickets: list[Ticket], timeout: float, futures: _Futures) -> 
         if now < ticket.deadline:
             waiting.append(ticket)
             continue
-        ticket.error = LockTimeout(
-            ticket.log.key,
-            f"another process has kept it locked for {timeout:g} s; nothing was written",
-            "try again, or find the process that hangs: fuser or lsof on the file name it",
-        )
+        ticket.error = LockTimeout.after(ticket.log.key, timeout)
         ticket.resolve(futures)
     return waiting
 

@@ -129,6 +129,15 @@ class ReadOnly(NotWritten, PermissionError):
 class LockTimeout(NotWritten, TimeoutError):
     """Raised when another process held a thread's lock for longer than `lock_timeout`."""
 
+    @classmethod
+    def after(cls, thread: object, seconds: float) -> LockTimeout:
+        """Make the error for a thread whose lock did not come free in time."""
+        return cls(
+            thread,
+            f"another process has kept it locked for {seconds:g} s; nothing was written",
+            "try again, or find the process that hangs: fuser or lsof on the file name it",
+        )
+
 
 class ThreadReplaced(NotWritten):
     """Raised when a thread's file was replaced, truncated or removed while it was open."""

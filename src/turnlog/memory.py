@@ -303,7 +303,7 @@ def _store_at(
         return _own_store(location, read_only=read_only)
     path = os.fspath(location)
     scheme, colon, rest = path.partition("://")
-    if not colon or scheme == "file":
+    if not colon or (scheme == "file" and rest.startswith("/")):
         from turnlog.stores.jsonl import JsonlStore  # noqa: PLC0415 - a store is imported when used
 
         root = rest if colon else path

@@ -261,7 +261,7 @@ def test_threads_lists_what_exists(memory: Memory) -> None:
     assert list(memory.threads("none")) == []
 
 
-@pytest.mark.parametrize("location", ["ftp://host/x", 42, b"folder", object()])
+@pytest.mark.parametrize("location", ["ftp://host/x", "file://host/x", 42, b"folder", object()])
 def test_an_unknown_location_is_refused(location: Any) -> None:
     """What is no path, no known URL and no store is refused at once, in our words."""
     with pytest.raises(UnknownStore):

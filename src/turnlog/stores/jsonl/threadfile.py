@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from turnlog.stores.jsonl.osfile import System
 
 SUFFIX: Final = ".jsonl"
-_LONGEST_NAP: Final = 0.01
+_LONGEST_NAP: Final = 0.002
 
 
 class ThreadFile:
@@ -81,7 +81,7 @@ class ThreadFile:
         nap = 0.0002
         while not self.try_lock():
             if time.monotonic() >= deadline:
-                raise lock_timeout(self.key, timeout)
+                raise LockTimeout.after(self.key, timeout)
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
 
@@ -185,15 +185,6 @@ class ThreadFile:
                 f"an append failed, and so did rolling it back ({error.strerror})",
                 "open the thread again and look; trying again with the same key is safe",
             ) from error
-
-
-def lock_timeout(key: ThreadKey, timeout: float) -> LockTimeout:
-    """Make the error for a lock that did not come free."""
-    return LockTimeout(
-        key,
-        f"another process has kept it locked for {timeout:g} s; nothing was written",
-        "try again, or find the process that hangs (fuser or lsof on the file name it)",
-    )
 
 
 def replaced(key: ThreadKey, what: str) -> ThreadReplaced:
