@@ -20,30 +20,25 @@ Knows `stores.base` only. Source: design, section 5, and section 4, point 7.
 from __future__ import annotations
 
 import functools
-import importlib
 import threading
 import time
 from contextlib import suppress
-from signal import SIGINT
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
 from turnlog.errors import Closed, LockTimeout, NotWritten, OutcomeUnknown, TurnlogError
+from turnlog.interrupts import Uninterrupted
 from turnlog.stores.base import Outcome, Read
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
-    from types import FrameType
 
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Position, Store
 
     _Futures = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
-
-# What the signal module itself calls, without its enums: they take longer than all of a ticket.
-_signals: Final[Any] = importlib.import_module("_signal")
 
 _SHORTEST_NAP: Final = 0.0002
 _LONGEST_NAP: Final = 0.002
@@ -205,7 +200,7 @@ class GroupCommit:
         Raises:
             StoreError: as the ticket's thread says.
         """
-        with _Uninterrupted():
+        with Uninterrupted():
             if self._submit(ticket, in_thread=True):
                 self._lead(ticket)
             else:
@@ -421,37 +416,3 @@ def _outcome_type() -> type[asyncio.Future[None]]:
             return False
 
     return Uncancelled
-
-
-class _Uninterrupted:
-    """Keeps Ctrl-C waiting until the end of the block. In the main thread; else it does nothing."""
-
-    __slots__ = ("_noted", "previous")
-
-    def __enter__(self) -> None:
-        self._noted: tuple[int, FrameType | None] | None = None
-        self.previous: Any = None
-        if threading.get_ident() == threading.main_thread().ident:
-            previous = _signals.getsignal(SIGINT)
-            if callable(previous):
-                with suppress(ValueError):  # a subinterpreter has no signals
-                    _signals.signal(SIGINT, self._note)
-                    self.previous = previous
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted = (number, frame)
-
-    def __exit__(self, *_: object) -> None:
-        if self.previous is not None:
-            _signals.signal(SIGINT, self.previous)
-            if self._noted is not None:
-                self.previous(*self._noted)
-
-
-def restore_interrupts() -> None:
-    """In a forked child: undo what an append of the parent's main thread had set for a while."""
-    handler = _signals.getsignal(SIGINT)
-    keeper = getattr(handler, "__self__", None)
-    if isinstance(keeper, _Uninterrupted):
-        with suppress(ValueError):  # not the main thread
-            _signals.signal(SIGINT, keeper.previous)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
 from weakref import WeakSet, WeakValueDictionary, finalize
 
 from turnlog.capability import Capability, require
-from turnlog.commit import GroupCommit, restore_interrupts
+from turnlog.commit import GroupCommit
 from turnlog.errors import Closed, DamagedThread, ForeignThread, UnknownStore
+from turnlog.interrupts import restore_interrupts
 from turnlog.names import DEFAULT_NAMESPACE, ThreadKey, check_name, thread_key
 from turnlog.thread import MemoryThread
 from turnlog.workingset import WorkingSet

@@ -1,0 +1,54 @@
+"""Keeps Ctrl-C waiting while something must not be broken off.
+
+Source: design, section 4, point 7.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from contextlib import suppress
+from signal import SIGINT
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+# What the signal module itself calls, without its enums: they take longer than all of a ticket.
+_signals: Final[Any] = importlib.import_module("_signal")
+
+
+class Uninterrupted:
+    """Keeps Ctrl-C waiting until the end of the block. In the main thread; else it does nothing."""
+
+    __slots__ = ("_noted", "previous")
+
+    def __enter__(self) -> None:
+        """Take SIGINT's place, where this is the thread that signals reach."""
+        self._noted: tuple[int, FrameType | None] | None = None
+        self.previous: Any = None
+        if threading.get_ident() == threading.main_thread().ident:
+            previous = _signals.getsignal(SIGINT)
+            if callable(previous):
+                with suppress(ValueError):  # a subinterpreter has no signals
+                    _signals.signal(SIGINT, self._note)
+                    self.previous = previous
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._noted = (number, frame)
+
+    def __exit__(self, *_: object) -> None:
+        """Give it back, and let through what came meanwhile."""
+        if self.previous is not None:
+            _signals.signal(SIGINT, self.previous)
+            if self._noted is not None:
+                self.previous(*self._noted)
+
+
+def restore_interrupts() -> None:
+    """In a forked child: undo what an append of the parent's main thread had set for a while."""
+    handler = _signals.getsignal(SIGINT)
+    keeper = getattr(handler, "__self__", None)
+    if isinstance(keeper, Uninterrupted):
+        with suppress(ValueError):  # not the main thread
+            _signals.signal(SIGINT, keeper.previous)
