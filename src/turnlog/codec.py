@@ -126,7 +126,32 @@ def _escape_controls(encoded: bytes) -> bytes:
     return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
 
 
+def to_json(value: object) -> bytes:
+    """Give a value of JSON's own kinds as one line of UTF-8, without a newline.
+
+    Raises:
+        ValueError: a float in it is not finite.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _escape_controls(text.encode("utf-8", "backslashreplace"))
+
+
 # ---- reading ----
+
+
+def from_json(data: bytes) -> object:
+    """Give the value of a whole JSON text.
+
+    Raises:
+        ValueError: it is not JSON, not UTF-8, nested too deep, or holds what JSON has not.
+    """
+    try:
+        return _DECODER.decode(data.decode("utf-8-sig"))
+    except RecursionError:
+        message = "it is nested too deep"
+        raise ValueError(message) from None
+    except Unreadable as reason:
+        raise ValueError(str(reason)) from None
 
 
 def decode_turn(line: bytes) -> Message:

@@ -11,16 +11,24 @@ message takes the same time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from types import MappingProxyType
-from typing import Final, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, overload
 
+from turnlog.display import counted, html_table, rich_text, short
 from turnlog.errors import InvalidTurn
+from turnlog.measure import ConversationStats, newest_that_fit, stats_of, tokens_in
 from turnlog.message import Message, Role, Scalar
+from turnlog.wire import anthropic_request, openai_messages
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 _BLOCK: Final = 64
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_MOST_SHOWN: Final = 20  # in a terminal or a notebook
 
 _Blocks: TypeAlias = tuple[tuple[Message, ...], ...]
 
@@ -102,6 +110,41 @@ class Conversation(Sequence[Message]):
         replies = (message.content for message in reversed(self) if message.role == "assistant")
         return next(replies, None)
 
+    @property
+    def turns(self) -> int:
+        """The number of assistant messages: how often there was a reply."""
+        return sum(message.role == "assistant" for message in self)
+
+    @property
+    def stats(self) -> ConversationStats:
+        """The conversation in figures. Takes time in proportion to its length."""
+        return stats_of(self)
+
+    def token_count(self, count: Callable[[str], int] | None = None) -> int:
+        """Give the number of tokens in the texts.
+
+        Args:
+            count: gives the tokens of one text, as `lambda text: len(encoding.encode(text))` does
+                with tiktoken. Unless given, a token is taken to be 4 bytes of UTF-8, rounded up:
+                an estimate, good for plain English.
+
+        What a provider adds for each message is not in it. Source: Sema, conversation/token-count.
+        """
+        return tokens_in(self, count)
+
+    def search(self, pattern: str | re.Pattern[str]) -> list[tuple[int, Message]]:
+        """Find the messages whose text holds something.
+
+        Args:
+            pattern: a text, found literally and whatever its case; or a compiled regular
+                expression, found by its own rules.
+
+        Returns:
+            The position and the message, for each that was found, in order.
+        """
+        finds = pattern.search if isinstance(pattern, re.Pattern) else _literally(pattern)
+        return [(i, message) for i, message in enumerate(self) if finds(message.content)]
+
     # ---- the sequence ----
 
     def __len__(self) -> int:
@@ -145,20 +188,86 @@ class Conversation(Sequence[Message]):
         Raises:
             InvalidTurn: the message could not be kept in a thread.
         """
-        return self._plus(Message(role, content, None, meta))
-
-    def _plus(self, message: Message) -> Conversation:
-        tail = (*self._tail, message)
-        if len(tail) < _BLOCK:
-            return self._with(self._base, self._blocks, tail)
-        return self._with(self._base, (*self._blocks, tail))
+        return self._followed_by((Message(role, content, None, meta),))
 
     def __add__(self, other: Iterable[Message]) -> Conversation:
-        """Give this conversation followed by other messages; model and metadata are this one's."""
-        new = self
-        for message in _checked(other):
-            new = new._plus(message)
-        return new
+        """Give this conversation followed by other messages; model and metadata are this one's.
+
+        Takes time in proportion to what is added, however long this conversation is.
+
+        Raises:
+            InvalidTurn: an item of `other` is not a Message.
+        """
+        return self._followed_by(_checked(other))
+
+    def _followed_by(self, messages: tuple[Message, ...]) -> Conversation:
+        tail = self._tail + messages
+        full = len(tail) - len(tail) % _BLOCK
+        if not full:
+            return self._with(self._base, self._blocks, tail)
+        blocks = tuple(tail[i : i + _BLOCK] for i in range(0, full, _BLOCK))
+        return self._with(self._base, self._blocks + blocks, tail[full:])
+
+    def insert(self, index: SupportsIndex, message: Message) -> Conversation:
+        """Give the conversation with a message before a position; its length is allowed.
+
+        Raises:
+            IndexError: there is no such position.
+            InvalidTurn: it is not a Message.
+        """
+        position = self._position(index, len(self) + 1, "insert")
+        before, after = self._halves(position, position)
+        return self._with((*before, *_checked([message]), *after))
+
+    def replace(self, index: SupportsIndex, message: Message) -> Conversation:
+        """Give the conversation with another message at a position.
+
+        Raises:
+            IndexError: there is no such position.
+            InvalidTurn: it is not a Message.
+        """
+        position = self._position(index, len(self), "replace")
+        before, after = self._halves(position, position + 1)
+        return self._with((*before, *_checked([message]), *after))
+
+    def remove(self, index: SupportsIndex) -> Conversation:
+        """Give the conversation without the message at a position.
+
+        Raises:
+            IndexError: there is no such position.
+        """
+        position = self._position(index, len(self), "remove")
+        before, after = self._halves(position, position + 1)
+        return self._with(before + after)
+
+    def _position(self, index: SupportsIndex, count: int, doing: str) -> int:
+        """Give an index that may count from the end as a position among `count`."""
+        given = index.__index__()
+        position = given + len(self) if given < 0 else given
+        if not 0 <= position < count:
+            raise IndexError(
+                f"conversation: {doing}({given}) is out of range; "
+                f"it has {counted(len(self), 'message')}, counted from 0"
+            )
+        return position
+
+    def _halves(self, end: int, start: int) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+        """Give the messages before `end` and those from `start` on."""
+        messages = self.messages
+        return messages[:end], messages[start:]
+
+    def with_system(self, content: str | None) -> Conversation:
+        """Give the conversation with one system message, the first; those that it had are left out.
+
+        Args:
+            content: the text; None for no system message at all.
+
+        Raises:
+            InvalidTurn: the text is not a str.
+        """
+        rest = (message for message in self if message.role != "system")
+        system = () if content is None else (Message("system", content),)
+        return self._with((*system, *rest))
 
     def filter(self, keep: Callable[[Message], object]) -> Conversation:
         """Give the conversation of the messages for which `keep` is true."""
@@ -182,9 +291,49 @@ class Conversation(Sequence[Message]):
             raise InvalidTurn("conversation", f"last({count}) is negative", "give 0 or more")
         return self[max(0, len(self) - count) :]
 
+    def fit(self, max_tokens: int, *, count: Callable[[str], int] | None = None) -> Conversation:
+        """Give the newest turns that fit into a number of tokens, to send to a model.
+
+        Turns are kept whole, and the first of them is the user's, so that no reply comes without
+        its question. The system messages that the conversation begins with stay, and count.
+
+        Args:
+            max_tokens: how many tokens the texts may take.
+            count: gives the tokens of one text; the estimate of `token_count` unless given.
+
+        Returns:
+            The system messages and the turns; no turns where not even the last ones fit.
+
+        Raises:
+            InvalidTurn: `max_tokens` is negative, or less than the system messages take.
+
+        Takes time in proportion to what is kept.
+        """
+        return self._with(newest_that_fit(self, max_tokens, count))
+
     def fork(self) -> Conversation:
         """Give the same value, to go on from: a conversation never changes, so it is its own."""
         return self
+
+    # ---- for the providers' SDKs ----
+
+    def to_openai(self) -> list[Any]:
+        """Give the messages as OpenAI's SDK takes them: `create(messages=conv.to_openai(), ...)`.
+
+        Returns:
+            For each message a dict with its role and content.
+        """
+        return openai_messages(self)
+
+    def to_anthropic(self) -> dict[str, Any]:
+        """Give the messages as Anthropic's SDK takes them: `create(**conv.to_anthropic(), ...)`.
+
+        Returns:
+            A dict with `messages`, and `system` where there is a system message. Messages of one
+            role in a row are one, and those of white space alone are left out, since the API
+            refuses them.
+        """
+        return anthropic_request(self)
 
     # ---- the value ----
 
@@ -209,11 +358,26 @@ class Conversation(Sequence[Message]):
 
     def __repr__(self) -> str:
         """Show the last messages, shortened, and how many there are."""
-        shown = [f"{message.role}: {_short(message.content)}" for message in self.last(3)]
+        shown = [f"{message.role}: {short(message.content)}" for message in self.last(3)]
         if len(self) > len(shown):
             shown.insert(0, "…")
-        count = f"{len(self)} message{'' if len(self) == 1 else 's'}"
-        return f"<Conversation of {count}{': ' if shown else ''}{' | '.join(shown)}>"
+        return f"<Conversation of {self._counted()}{': ' if shown else ''}{' | '.join(shown)}>"
+
+    def _repr_html_(self) -> str:
+        """Show the last messages in a notebook."""
+        return html_table(self._caption(), self.last(_MOST_SHOWN))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Show the last messages in a terminal, with Rich."""
+        yield self._caption()
+        yield from map(rich_text, self.last(_MOST_SHOWN))
+
+    def _counted(self) -> str:
+        return counted(len(self), "message")
+
+    def _caption(self) -> str:
+        earlier = f"; the last {_MOST_SHOWN}:" if len(self) > _MOST_SHOWN else ""
+        return f"Conversation of {self._counted()}{earlier}"
 
 
 def _checked(messages: Iterable[Message]) -> tuple[Message, ...]:
@@ -231,6 +395,6 @@ def _remade(messages: tuple[Message, ...], model: str, metadata: dict[str, str])
     return Conversation(messages, model=model, metadata=metadata)
 
 
-def _short(text: str, width: int = 40) -> str:
-    line = " ".join(islice(text.split(), width))
-    return repr(line if len(line) <= width else line[: width - 1] + "…")
+def _literally(text: str) -> Callable[[str], bool]:
+    folded = text.casefold()
+    return lambda content: folded in content.casefold()

@@ -1,0 +1,60 @@
+"""Messages as the providers' SDKs take them. Pure.
+
+Half characters (lone surrogates, which a broken stream leaves) go out as U+FFFD: no provider takes
+them. Source: design, sections 2, 3 and 6; the providers' own references, named below.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from turnlog.message import Message
+
+_HALF: Final = re.compile("[\ud800-\udfff]")
+_BETWEEN: Final = "\n\n"
+
+
+def whole_characters(text: str) -> str:
+    """Give a text that can be written as UTF-8: each half character is U+FFFD."""
+    return _HALF.sub("\ufffd", text)
+
+
+def openai_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Give the `messages` of OpenAI's chat completions; system messages keep their place.
+
+    Source: OpenAI's API reference, chat completions, `messages`.
+    """
+    return [
+        {"role": message.role, "content": whole_characters(message.content)} for message in messages
+    ]
+
+
+def anthropic_request(messages: Iterable[Message]) -> dict[str, Any]:
+    """Give the `messages`, and `system` where there is one, of Anthropic's Messages API.
+
+    It has no system role: the system messages go together into `system`. Messages of one role in
+    a row become one, with a blank line between them. It refuses a text of white space alone, so
+    that is left out, and white space at the end of a last assistant message, so that is cut.
+
+    Source: Anthropic's API reference, Messages, `system` and `messages`.
+    """
+    said = [message for message in messages if message.content.strip()]
+    system = _joined(message for message in said if message.role == "system")
+    turns = [
+        {"role": role, "content": _joined(group)}
+        for role, group in groupby(
+            (message for message in said if message.role != "system"), lambda message: message.role
+        )
+    ]
+    if turns and turns[-1]["role"] == "assistant":
+        turns[-1]["content"] = turns[-1]["content"].rstrip()
+    return {"system": system, "messages": turns} if system else {"messages": turns}
+
+
+def _joined(messages: Iterable[Message]) -> str:
+    return _BETWEEN.join(whole_characters(message.content) for message in messages)
