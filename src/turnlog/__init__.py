@@ -33,11 +33,13 @@ from turnlog.errors import (
     UnknownStore,
     UnsafeFileSystemWarning,
 )
+from turnlog.measure import ConversationStats
 from turnlog.memory import Memory, aopen, default_memory, open  # noqa: A004 - the spec's word
 from turnlog.message import Message, Role
 from turnlog.names import ThreadKey
 from turnlog.stores.base import Problem, ThreadInfo
 from turnlog.thread import MemoryThread
+from turnlog.turnlock import TurnLock
 
 __all__ = [
     "Capability",
@@ -45,6 +47,7 @@ __all__ = [
     "Closed",
     "Conflict",
     "Conversation",
+    "ConversationStats",
     "DamageWarning",
     "DamagedThread",
     "ForeignThread",
@@ -65,6 +68,7 @@ __all__ = [
     "ThreadKey",
     "ThreadReplaced",
     "TornTailWarning",
+    "TurnLock",
     "TurnlogError",
     "TurnlogWarning",
     "UnknownStore",

@@ -11,23 +11,26 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
 from weakref import WeakSet, WeakValueDictionary, finalize
 
 from turnlog.capability import Capability, require
+from turnlog.codec import decode_turn
 from turnlog.commit import GroupCommit
-from turnlog.errors import Closed, DamagedThread, ForeignThread, UnknownStore
+from turnlog.conversation import Conversation
+from turnlog.errors import Closed, DamagedThread, ForeignThread, InvalidTurn, UnknownStore
 from turnlog.interrupts import restore_interrupts
 from turnlog.names import DEFAULT_NAMESPACE, ThreadKey, check_name, thread_key
 from turnlog.thread import MemoryThread
-from turnlog.workingset import WorkingSet
+from turnlog.workingset import WorkingSet, damage_warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from turnlog.stores.base import Store, ThreadInfo
+    from turnlog.stores.base import Read, Store, ThreadInfo
 
     _Parameters = ParamSpec("_Parameters")
     _Result = TypeVar("_Result")
@@ -92,6 +95,11 @@ class Memory:
     def read_only(self) -> bool:
         """Whether it only reads."""
         return self._store.read_only
+
+    @property
+    def store(self) -> Store:
+        """The store that it is over."""
+        return self._store
 
     # ---- opening ----
 
@@ -163,6 +171,45 @@ class Memory:
         return thread
 
     # ---- the stored threads ----
+
+    def peek(self, id: str, namespace: str = DEFAULT_NAMESPACE, *, last: int) -> Conversation:
+        """Read the last turns of a stored thread, without the rest and without opening it.
+
+        Args:
+            id: the thread's id.
+            namespace: its namespace; "default" unless given.
+            last: how many turns.
+
+        Returns:
+            The turns, or all where there are fewer; none where there is no such thread.
+
+        Raises:
+            InvalidTurn: `last` is negative.
+            InvalidName, CapabilityDenied (FS_READ), Closed.
+            LockTimeout: another process kept it locked for too long.
+            StoreError: it cannot be read.
+
+        Blocks on the disk for as long as reading these turns takes, however long the thread is;
+        in async code use `apeek`. Writes nothing: what a crash left is not mended. Source: case
+        C17.
+        """
+        key = self._peekable(id, namespace, last)
+        return _last(key, self._store.tail(key, last), last)
+
+    async def apeek(
+        self, id: str, namespace: str = DEFAULT_NAMESPACE, *, last: int
+    ) -> Conversation:
+        """Read the last turns of a stored thread off the event loop. As `peek`."""
+        key = self._peekable(id, namespace, last)
+        return _last(key, await _off_loop(self._store.tail, key, last), last)
+
+    def _peekable(self, id_: str, namespace: str, last: int) -> ThreadKey:
+        key = thread_key(id_, namespace)
+        if last < 0:
+            raise InvalidTurn(key, f"peek(last={last}) is negative", "give 0 or more")
+        require(Capability.FS_READ, "memory/peek", key)
+        self._check_open(key)
+        return key
 
     def threads(self, namespace: str | None = None) -> Iterator[ThreadInfo]:
         """List the stored threads without reading their turns, by namespace and id.
@@ -280,11 +327,22 @@ class Memory:
         self._mutex = threading.Lock()
         self._commit.after_fork()
         self._store.after_fork()
+        for thread in list(self._threads.values()):
+            thread.after_fork()
 
 
 def _release(commit: GroupCommit, store: Store) -> None:
     commit.close()
     store.close()
+
+
+def _last(key: ThreadKey, read: Read, count: int) -> Conversation:
+    if read.problems:
+        warnings.warn(damage_warning(key), stacklevel=3)
+    lines = read.lines
+    return Conversation(
+        decode_turn(lines[i]) for i in range(max(0, len(lines) - count), len(lines))
+    )
 
 
 def _damaged(working: WorkingSet) -> DamagedThread:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import warnings
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from turnlog.capability import Capability, require
@@ -16,13 +17,14 @@ from turnlog.commit import GroupCommit, Ticket
 from turnlog.conversation import Conversation
 from turnlog.errors import InvalidTurn, ReadOnly
 from turnlog.message import Message, Role, Scalar
+from turnlog.turnlock import TurnLock, TurnQueue
 from turnlog.workingset import WorkingSet, again
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from turnlog.names import ThreadKey
-    from turnlog.stores.base import Problem
+    from turnlog.stores.base import Problem, Store
 
 
 class Opener(Protocol):
@@ -41,6 +43,11 @@ class Opener(Protocol):
         """Open another thread of the same memory, off the loop."""
         ...
 
+    @property
+    def store(self) -> Store:
+        """The store that keeps the thread."""
+        ...
+
 
 class MemoryThread:
     """A memory thread: what `open` gives, and all that is done to a thread goes through.
@@ -50,7 +57,7 @@ class MemoryThread:
     It cannot be pickled: open it by its name in the other process.
     """
 
-    __slots__ = ("__weakref__", "_commit", "_memory", "_read_only", "_working")
+    __slots__ = ("__weakref__", "_commit", "_memory", "_read_only", "_turn_queue", "_working")
 
     def __init__(self, working: WorkingSet, commit: GroupCommit, memory: Opener) -> None:
         """Be the handle of a working set; for `Memory` only."""
@@ -58,6 +65,7 @@ class MemoryThread:
         self._commit = commit
         self._memory = memory
         self._read_only = memory.read_only
+        self._turn_queue = TurnQueue(partial(memory.store.try_turn_lock, working.key))
 
     # ---- what it is ----
 
@@ -273,6 +281,36 @@ class MemoryThread:
         thread = await self._memory.aopen(id, self.namespace if namespace is None else namespace)
         return await thread.aextend(self._working.turns()[:upto], expect=0)
 
+    # ---- one after another ----
+
+    def turn_lock(self, timeout: float | None = None) -> TurnLock:
+        """Give the thread's turn lock, which keeps others out from one turn to the next.
+
+        Only those are kept out who take it too: in this process, in the order of their coming, and
+        in all others over the same store. Appends need no lock, and go on.
+
+        Args:
+            timeout: how long to wait for it, in seconds; for ever unless given.
+
+        Returns:
+            A context manager, sync and async: `with mem.turn_lock():`. Entering waits, and raises
+            LockTimeout after `timeout`. What was appended before is in `messages()` after a
+            `refresh()`. It may not be nested. A holder that dies lets go of it.
+
+        Raises:
+            CapabilityDenied: the sandbox took FS_WRITE away.
+            ReadOnly: its memory was opened for reading.
+            Closed: the thread was deleted.
+
+        Entering touches the disk, and blocks but in `async with`. Source: design, section 6.
+        """
+        self._check_may_write("memory/turn-lock")
+        return TurnLock(self.key, self._turn_queue, timeout)
+
+    def after_fork(self) -> None:
+        """In a forked child: nobody waits or holds here; called by the memory."""
+        self._turn_queue.after_fork()
+
     # ---- making tickets ----
 
     def _message(self, content: str, role: Role, meta: Mapping[str, Scalar] | None) -> Message:
@@ -297,15 +335,7 @@ class MemoryThread:
         return checked
 
     def _ticket(self, messages: list[Message], key: str | None, expect: int | None) -> Ticket:
-        require(Capability.FS_WRITE, "memory/append", self.key)
-        if self._read_only:
-            raise ReadOnly(
-                self.key,
-                "its memory was opened with read_only=True; nothing was written",
-                "open it for writing",
-            )
-        if self._working.ended is not None:
-            raise again(self._working.ended)
+        self._check_may_write("memory/append")
         if key is not None or expect is not None:
             key = self._checked_conditions(key, expect)
         last = len(messages) - 1
@@ -319,6 +349,17 @@ class MemoryThread:
             for i, message in enumerate(messages)
         ]
         return Ticket(self._working, lines, key=key, expect=expect)
+
+    def _check_may_write(self, operation: str) -> None:
+        require(Capability.FS_WRITE, operation, self.key)
+        if self._read_only:
+            raise ReadOnly(
+                self.key,
+                "its memory was opened with read_only=True; nothing was written",
+                "open it for writing",
+            )
+        if self._working.ended is not None:
+            raise again(self._working.ended)
 
     def _checked_conditions(self, key: object, expect: object) -> str | None:
         if key is not None and not (isinstance(key, str) and key):

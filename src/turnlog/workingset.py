@@ -198,17 +198,20 @@ class WorkingSet:
     def _note(self, problems: Sequence[Problem]) -> None:
         """Keep problems, and have the first of them told: one warning for a thread is enough."""
         if problems and not self._problems:
-            self.untold.append(
-                DamageWarning(
-                    f"{self.key}: some of its lines cannot be read; every other turn is there; "
-                    f"its problems list them"
-                )
-            )
+            self.untold.append(damage_warning(self.key))
         self._problems += problems
 
     def end(self) -> None:
         """Take no more calls: the thread was deleted."""
         self.ended = Closed(self.key, "it was deleted", "open it again to start a new thread")
+
+
+def damage_warning(key: ThreadKey) -> DamageWarning:
+    """Make the warning for a thread that has lines which cannot be read."""
+    return DamageWarning(
+        f"{key}: some of its lines cannot be read; every other turn is there; "
+        f"the open thread's problems list them"
+    )
 
 
 def again(error: TurnlogError) -> TurnlogError:

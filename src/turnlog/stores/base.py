@@ -158,6 +158,19 @@ class Store(Protocol):
         """
         ...
 
+    def tail(self, key: ThreadKey, count: int) -> Read:
+        """Read the end of a thread: its last `count` turns, or all where there are fewer.
+
+        More may be given; as little as can be is read. Writes nothing, whatever it finds: what a
+        crash has left is left out, not recovered. The lines of problems are counted from where the
+        reading began, and its position is not one to append at.
+
+        Raises:
+            LockTimeout: a writer kept it locked for too long.
+            StoreError: it could not be read; a NotAThread where the name leads to something else.
+        """
+        ...
+
     def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
         """Append to each thread of a batch, each thread once; give the outcomes in its order.
 
@@ -180,6 +193,20 @@ class Store(Protocol):
         Raises:
             LockTimeout: a writer kept it locked for too long; it is still there.
             StoreError: it could not be removed.
+        """
+        ...
+
+    def try_turn_lock(self, key: ThreadKey) -> Callable[[], None] | None:
+        """Take a thread's turn lock, if nobody has it; never wait.
+
+        It keeps out others who take it, in this process and in all others, not appends. The thread
+        need not exist. The lock of a process that died is free.
+
+        Returns:
+            What lets go of the lock, in any thread; None where somebody has it.
+
+        Raises:
+            StoreError: it could not be taken; a ReadOnly where the store only reads.
         """
         ...
 

@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from turnlog.codec import keys_of
@@ -13,7 +14,7 @@ from turnlog.errors import ThreadReplaced
 from turnlog.stores.base import START, Append, Outcome, Position, Read, ThreadInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from turnlog.names import ThreadKey
 
@@ -44,6 +45,7 @@ class InMemoryStore:
         """Make an empty store."""
         self._lives: dict[ThreadKey, _Life] = {}
         self._numbers = itertools.count(1)
+        self._turn_locks: set[ThreadKey] = set()
         self._mutex = threading.Lock()
 
     def load(self, key: ThreadKey) -> Read:
@@ -51,6 +53,12 @@ class InMemoryStore:
         with self._mutex:
             life = self._lives.get(key)
             return life.read(0) if life else Read()
+
+    def tail(self, key: ThreadKey, count: int) -> Read:
+        """Read the end of a thread."""
+        with self._mutex:
+            life = self._lives.get(key)
+            return life.read(max(0, len(life.lines) - count)) if life else Read()
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
         """Append to each thread of the batch."""
@@ -86,9 +94,18 @@ class InMemoryStore:
         with self._mutex:
             return self._lives.pop(key, None) is not None
 
+    def try_turn_lock(self, key: ThreadKey) -> Callable[[], None] | None:
+        """Take a thread's turn lock."""
+        with self._mutex:
+            if key in self._turn_locks:
+                return None
+            self._turn_locks.add(key)
+            return partial(self._turn_locks.discard, key)
+
     def after_fork(self) -> None:
-        """Free the child of a lock that another thread of the parent held."""
+        """Free the child of the locks that the parent's threads held."""
         self._mutex = threading.Lock()
+        self._turn_locks.clear()
 
     def close(self) -> None:
         """Keep the threads: another memory may be opened on this store."""

@@ -64,7 +64,7 @@ class Folders:
         except FileNotFoundError:
             if not create:
                 return None
-            self._make(folder)
+            self.make(folder)
             file = ThreadFile(self._system, key, folder, write=write, create=True)
         try:
             self._check_spelling(key, self.root, key.namespace, key.namespace.swapcase())
@@ -74,11 +74,12 @@ class Folders:
             raise
         return file
 
-    def _make(self, folder: str) -> None:
+    def make(self, folder: str) -> None:
+        """Make a folder, and those above it; not synced."""
         try:
             made = self._system.make_folder(folder)
         except FileNotFoundError:
-            self._make(os.path.dirname(folder))
+            self.make(os.path.dirname(folder))
             made = self._system.make_folder(folder)
         if made:
             self._synced.pop(folder, None)

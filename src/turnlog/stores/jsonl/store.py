@@ -21,6 +21,7 @@ from turnlog.names import is_plain
 from turnlog.stores.base import START, Append, Outcome, Read, ThreadInfo
 from turnlog.stores.jsonl.failures import translated
 from turnlog.stores.jsonl.folders import Folders
+from turnlog.stores.jsonl.lockfile import LOCK_SUFFIX, try_turn_lock
 from turnlog.stores.jsonl.osfile import System, is_folder, is_regular
 from turnlog.stores.jsonl.repair import TORN_SUFFIX
 from turnlog.stores.jsonl.threadfile import SUFFIX, ThreadFile
@@ -69,7 +70,7 @@ class JsonlStore:
     def load(self, key: ThreadKey) -> Read:
         """Read a thread's file from its start, mending what a crash left at its end."""
         with translated(key, "it cannot be opened"):
-            read = self._locked(key, self._load)
+            read = self._locked(key, self._load, write=not self.read_only)
             if read is None:
                 if not self.read_only:
                     self._folders.check_may_create(key)
@@ -88,9 +89,16 @@ class JsonlStore:
             self._folders.sync([file])
         return read
 
-    def _locked(self, key: ThreadKey, use: Callable[[ThreadFile], _Result]) -> _Result | None:
+    def tail(self, key: ThreadKey, count: int) -> Read:
+        """Read the end of a thread's file, and no more of it than that takes."""
+        with translated(key, "it cannot be read"):
+            return self._locked(key, lambda file: file.tail(count), write=False) or Read()
+
+    def _locked(
+        self, key: ThreadKey, use: Callable[[ThreadFile], _Result], *, write: bool
+    ) -> _Result | None:
         """Use a thread's file under its lock, while it stands; None where there is none."""
-        while (file := self._folders.open(key, write=not self.read_only)) is not None:
+        while (file := self._folders.open(key, write=write)) is not None:
             try:
                 file.lock(self._lock_timeout)
                 if file.stands():
@@ -133,18 +141,34 @@ class JsonlStore:
 
     def delete(self, key: ThreadKey) -> bool:
         """Remove a thread's file and what was set aside from it."""
-        if self.read_only:
-            raise ReadOnly(key, "the memory was opened with read_only=True", "open it for writing")
+        self._check_writable(key)
         with translated(key, "it cannot be deleted"):
-            return self._locked(key, self._delete) is not None
+            return self._locked(key, self._delete, write=True) is not None
 
     def _delete(self, file: ThreadFile) -> bool:
         path = f"{file.folder}/{file.name}"
-        with suppress(FileNotFoundError):  # first, so that a crash in between leaves no orphan
-            self._system.unlink(path + TORN_SUFFIX)
+        for suffix in (LOCK_SUFFIX, TORN_SUFFIX):
+            with suppress(FileNotFoundError):  # first, so that a crash in between leaves no orphan
+                self._system.unlink(path + suffix)
         self._system.unlink(path)
         self._system.sync_folder(file.folder)
         return True
+
+    def try_turn_lock(self, key: ThreadKey) -> Callable[[], None] | None:
+        """Lock the file `<id>.jsonl.lock` beside the thread's; it is made, with its folder."""
+        self._check_writable(key)
+        name = key.id + SUFFIX
+        with translated(key, "its turn lock cannot be taken"):
+            folder = self._folders.of(key.namespace)
+            try:
+                return try_turn_lock(self._system, folder, name)
+            except FileNotFoundError:
+                self._folders.make(folder)
+                return try_turn_lock(self._system, folder, name)
+
+    def _check_writable(self, key: ThreadKey) -> None:
+        if self.read_only:
+            raise ReadOnly(key, "the memory was opened with read_only=True", "open it for writing")
 
     def after_fork(self) -> None:
         """Let go of the parent's files."""

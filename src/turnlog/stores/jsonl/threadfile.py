@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".jsonl"
 _LONGEST_NAP: Final = 0.002
+_TAIL: Final = 1 << 15  # some 50 turns of usual length
 
 
 class ThreadFile:
@@ -134,6 +135,24 @@ class ThreadFile:
         self._seen = position.offset
         warnings = (_torn_warning(self.key, tail.torn, moved),) if tail.torn else ()
         return replace(read, position=position, warnings=warnings)
+
+    def tail(self, count: int) -> Read:
+        """Read the last `count` turns before the end that `stands` noted; mend nothing.
+
+        Only what lies before a unit that is not whole could tell something else of it: where the
+        lines that were read are enough, what lies before them does not matter.
+        """
+        size = _TAIL
+        while True:
+            offset = max(0, self._end - size)
+            buffer = self._system.read(self.fd, offset, self._end - offset)
+            if offset:
+                line = buffer.find(b"\n") + 1 or len(buffer)
+                offset, buffer = offset + line, buffer[line:]
+            read, _ = fileformat.scan(buffer, Position(self.identity, offset), self.identity)
+            if len(read.lines) >= count or size >= self._end:
+                return read
+            size *= 4
 
     def _check(self, begin: Position) -> None:
         """Raise ThreadReplaced unless the position is one of this file."""

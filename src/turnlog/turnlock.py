@@ -1,0 +1,217 @@
+"""The turn lock of a thread: those who hold it go one after another.
+
+An append needs no lock of its caller's. This one is for what takes longer than an append: read the
+thread, ask a model, append the reply, and nobody else's run in between. It keeps out only those
+who take it too; appends go on.
+
+Two doors, one behind the other. In the process a queue, first come first served; whoever is at its
+head tries the store's lock, which keeps the other processes out, until it has it.
+
+Source: design, section 6; case A06.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from turnlog.errors import LockTimeout
+from turnlog.interrupts import Uninterrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from turnlog.names import ThreadKey
+
+_SHORTEST_NAP: Final = 0.001
+_LONGEST_NAP: Final = 0.05  # far below what a run takes, far above what a try costs
+
+Release: TypeAlias = "Callable[[], None]"
+_Place: TypeAlias = "Future[None]"
+
+
+class TurnQueue:
+    """Those in this process who hold a thread's turn lock or wait for it.
+
+    Args:
+        take: tries the store's lock; gives what lets go of it, or None while another has it.
+    """
+
+    def __init__(self, take: Callable[[], Release | None]) -> None:
+        """Begin with nobody."""
+        self.take = take
+        self._mutex = threading.Lock()
+        self._taken = False
+        self._waiting: deque[_Place] = deque()
+
+    def after_fork(self) -> None:
+        """In a forked child: begin with nobody again; the store's lock is the parent's."""
+        self._mutex = threading.Lock()
+        self._taken = False
+        self._waiting.clear()
+
+    def join(self) -> _Place:
+        """Take a place; it is done when its turn has come."""
+        from concurrent.futures import Future  # noqa: PLC0415 - loaded when it is needed
+
+        place: _Place = Future()
+        with self._mutex:
+            if self._taken:
+                self._waiting.append(place)
+            else:
+                self._taken = True
+                place.set_result(None)
+        return place
+
+    def leave(self, place: _Place) -> None:
+        """Give up a place; where its turn had come already, it is the next one's."""
+        if not place.cancel():
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        """Give the turn to the next who still waits."""
+        with self._mutex:
+            while self._waiting:
+                place = self._waiting.popleft()
+                if place.set_running_or_notify_cancel():
+                    place.set_result(None)
+                    return
+            self._taken = False
+
+
+class _Try:
+    """One caller's tries for the store's lock, which he may give up while one is under way."""
+
+    def __init__(self, take: Callable[[], Release | None]) -> None:
+        self._take = take
+        self._mutex = threading.Lock()
+        self._given_up = False
+        self._release: Release | None = None
+
+    def __call__(self) -> Release | None:
+        with Uninterrupted():  # else what was just taken could be lost
+            release = self._take()
+            with self._mutex:
+                if release is not None and self._given_up:
+                    release()
+                else:
+                    self._release = release
+            return release
+
+    def give_up(self) -> None:
+        with self._mutex:
+            self._given_up = True
+            if self._release is not None:
+                self._release()
+
+
+class TurnLock:
+    """A thread's turn lock: `with` it, or `async with` it. It may be used again, not nested.
+
+    Raises on entering:
+        LockTimeout: it did not come free in time.
+        StoreError: the store could not lock.
+    """
+
+    __slots__ = ("_key", "_queue", "_release", "_timeout")
+
+    def __init__(self, key: ThreadKey, queue: TurnQueue, timeout: float | None) -> None:
+        """Be the lock of a thread; for `MemoryThread.turn_lock` only."""
+        self._key = key
+        self._queue = queue
+        self._timeout = timeout
+        self._release: Release | None = None
+
+    def __enter__(self) -> None:
+        """Wait for the turn, and hold it. Blocks."""
+        wait = _Wait(self._key, self._timeout)
+        place, attempt = self._queue.join(), _Try(self._queue.take)
+        try:
+            try:
+                place.result(wait.left())
+            except TimeoutError:
+                raise wait.over() from None
+            while (release := attempt()) is None:
+                time.sleep(wait.nap())
+        except BaseException:
+            attempt.give_up()
+            self._queue.leave(place)
+            raise
+        self._release = release
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go of it."""
+        release, self._release = self._release, None
+        try:
+            if release is not None:
+                release()
+        finally:
+            self._queue.pass_on()
+
+    async def __aenter__(self) -> None:
+        """Wait for the turn, and hold it. Does not block the loop; a cancellation gives it up."""
+        import asyncio  # noqa: PLC0415 - takes as long to import as all the rest
+
+        wait = _Wait(self._key, self._timeout)
+        place, attempt = self._queue.join(), _Try(self._queue.take)
+        try:
+            try:
+                await asyncio.wait_for(asyncio.wrap_future(place), wait.left())
+            except TimeoutError:
+                raise wait.over() from None
+            while (release := await asyncio.to_thread(attempt)) is None:  # noqa: ASYNC110 - the other is a process
+                await asyncio.sleep(wait.nap())
+        except BaseException:
+            attempt.give_up()
+            self._queue.leave(place)
+            raise
+        self._release = release
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go of it; also when this is cancelled."""
+        import asyncio  # noqa: PLC0415
+
+        leaving = asyncio.get_running_loop().run_in_executor(None, self.__exit__, None, None, None)
+        await asyncio.shield(leaving)
+
+
+class _Wait:
+    """How long a caller still waits, and how long until he tries again."""
+
+    def __init__(self, key: ThreadKey, timeout: float | None) -> None:
+        self._key = key
+        self._timeout = timeout
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._nap = _SHORTEST_NAP
+
+    def left(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def nap(self) -> float:
+        """Give the seconds until the next try; raise LockTimeout where there is none."""
+        left = self.left()
+        if left == 0:
+            raise self.over()
+        nap, self._nap = self._nap, min(2 * self._nap, _LONGEST_NAP)
+        return nap if left is None else min(nap, left)
+
+    def over(self) -> LockTimeout:
+        return LockTimeout(
+            self._key,
+            f"its turn lock was not free within {self._timeout:g} s",
+            "try again later, or give turn_lock a longer timeout",
+        )
