@@ -5,6 +5,7 @@ Pure: nothing here looks at a disk. Source: spec R9 and R10; design, section 3, 
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from typing import Final, NamedTuple
@@ -14,6 +15,7 @@ from turnlog.errors import InvalidName
 DEFAULT_NAMESPACE: Final = "default"
 MAX_NAME_BYTES: Final = 240
 
+_CONTROL_OR_HALF: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _WINDOWS_CHARACTERS: Final = frozenset('<>:"|?*')
 _WINDOWS_DEVICES: Final = frozenset(
     ("CON", "PRN", "AUX", "NUL", *(f"{d}{n}" for d in ("COM", "LPT") for n in "123456789¹²³"))
@@ -75,7 +77,7 @@ def _broken_rule(name: object, *, windows: bool) -> str | None:
 def _broken_text_rule(name: str) -> str | None:  # noqa: PLR0911 - a rule a line
     if "/" in name or "\\" in name:
         return "it holds a path separator"
-    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in name):
+    if _CONTROL_OR_HALF.search(name):
         return "it holds NUL, a control character or half a character"
     if name.startswith("."):
         return "it starts with '.'"
