@@ -240,8 +240,17 @@ def _find_strictly(line: bytes) -> tuple[list[tuple[int, int, Record]], str | No
     except _NotJsonError as reason:
         return _salvage(line, str(reason))
     except Unreadable as reason:
-        return [], str(reason)
+        return _salvage(line, str(reason)) if _has_more(line.decode()) else ([], str(reason))
     return [(0, len(line), _record(value))], note
+
+
+def _has_more(text: str) -> bool:
+    """Tell whether something follows the JSON value that a text begins with."""
+    try:
+        _, end = _LENIENT.raw_decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return bool(text[end:].strip())
 
 
 def _salvage(line: bytes, reason: str) -> tuple[list[tuple[int, int, Record]], str]:
@@ -270,9 +279,9 @@ def _values(text: str) -> Iterator[tuple[int, int, Record]]:
         while at < len(text):
             value, end = _DECODER.raw_decode(text, at)
             size = len(text[at:end].encode())
-            if isinstance(value, dict):
-                with suppress(Unreadable):
-                    yield start, start + size, _record(_checked(cast("object", value)))
+            with suppress(Unreadable):
+                _repeated(value)  # which is not to be nested too deep
+                yield start, start + size, _record(_checked(value))
             at, start = end, start + size
 
 
@@ -310,6 +319,7 @@ def _finite(digits: str) -> float:
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_pairs, parse_constant=_refuse_constant, parse_float=_finite
 )
+_LENIENT: Final = json.JSONDecoder(parse_float=str, parse_int=str)
 
 
 def _strict(text: str) -> tuple[dict[str, Any], str | None]:

@@ -93,6 +93,25 @@ def test_bad_last_line_of_another_program(root: Path, name: str) -> None:
     assert aside(file) == b""
 
 
+@pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999", b"9" * 5000])
+@pytest.mark.parametrize("after", [LAST, b""])
+def test_turn_behind_a_number_that_json_has_not(root: Path, number: bytes, after: bytes) -> None:
+    """A whole turn is one, whatever number stands in a record before it on its line (C04, C29)."""
+    bad = b'{"content":"x","meta":{"n":' + number + b"}}"
+    data = FIRST + bad + turn("fused") + after
+    problem = seen(put(root, data).parent.parent).problems[0]
+    assert (problem.line, problem.offset) == (2, len(FIRST))
+    checked(root, data, ["first", "fused", *(["last"] if after else [])], [problem])
+
+
+def test_deep_record_on_a_damaged_line(root: Path) -> None:
+    """A record that is nested too deep is no turn on a damaged line either (C29)."""
+    deep = b'{"role":"user","content":"x","n":' + b"[" * 70 + b"]" * 70 + b"}"
+    data = FIRST + b"oops" + deep + turn("fused") + LAST
+    (problem,) = seen(put(root, data).parent.parent).problems
+    checked(root, data, ["first", "fused", "last"], [problem])
+
+
 def test_many_bad_lines(root: Path) -> None:
     """However many lines are bad, every other turn is there and there is one warning (C19)."""
     data = b""
