@@ -28,13 +28,14 @@ MOST_STATES = 150  # at one moment; where there are more, so many of them are dr
 
 @dataclass(frozen=True)
 class Op:
-    """One call. The kinds: make, create, unlink, folder; write, cut, sync, failed; done."""
+    """One call. The kinds: make, create, rename, unlink, folder; write, cut, sync, failed; done."""
 
     kind: str
     path: str = ""
     file: int = 0
     offset: int = 0
     data: bytes = b""
+    old: str = ""  # the path before a renaming
 
 
 # Which part of a pending call is on the disk: all of it or nothing; of a write, some bytes of the
@@ -47,7 +48,7 @@ class Recorder(System):
     """Notes each call that changes something; syncs nothing, since nothing is cut off for real."""
 
     ops: list[Op] = field(default_factory=list[Op])
-    skip: str = ""  # a kind of call that this faulty system leaves out
+    skip: str = ""  # a kind of call, or of file by its suffix, that this faulty system leaves out
     fail_next: bool = False
     files: dict[str, int] = field(default_factory=dict[str, int])
     fds: dict[int, str] = field(default_factory=dict[int, str])
@@ -92,7 +93,7 @@ class Recorder(System):
             self.fail_next = False
             self.note("failed", fd)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        if self.skip != "sync" and not (self.skip == "torn" and self.fds[fd].endswith(".torn")):
+        if self.skip != "sync" and not self.fds[fd].endswith(f".{self.skip}"):
             self.note("sync", fd)
 
     def sync_folder(self, path: str) -> None:
@@ -106,6 +107,12 @@ class Recorder(System):
         if made:
             self.ops.append(Op("make", path))
         return made
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file a new name, and note it."""
+        super().rename(old, new)
+        self.files[new] = self.files.pop(old)
+        self.ops.append(Op("rename", new, self.files[new], old=old))
 
     def unlink(self, path: str) -> None:
         """Remove a name, and note it."""
@@ -198,6 +205,9 @@ def disk_after(ops: Sequence[Op], base: Disk, pending: dict[int, Part]) -> Disk:
             disk.folders.add(op.path)
         elif op.kind == "create":
             disk.names[op.path] = op.file
+        elif op.kind == "rename":
+            disk.names.pop(op.old, None)
+            disk.names[op.path] = op.file
         elif op.kind == "unlink":
             disk.names.pop(op.path, None)
         elif op.kind == "write":
@@ -217,7 +227,7 @@ def states(ops: Sequence[Op], base: Disk) -> Iterator[tuple[Disk, int]]:
         pending = [
             index
             for index, op in enumerate(before)
-            if op.kind in {"make", "create", "unlink", "write", "cut"}
+            if op.kind in {"make", "create", "rename", "unlink", "write", "cut"}
             and not is_safe(before, index)
         ]
         choices = [parts(before[index]) for index in pending]

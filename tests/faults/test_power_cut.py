@@ -106,6 +106,12 @@ def mends(memory: Memory, recorder: Recorder) -> Allowed:
     return [[["first", "second"], ["first", "second", "third"]], [["first", "second", "third"]]]
 
 
+def mends_again(memory: Memory, recorder: Recorder) -> Allowed:
+    """Mend a torn tail whose copy is synced only at the second try."""
+    recorder.fail_next = True
+    return mends(memory, recorder)
+
+
 WORK = [appends, extends, aligned, fails_once, deletes]
 
 
@@ -166,6 +172,15 @@ def opened(root: Path, *, then: str | None = None) -> list[str]:
 def test_every_state(tmp_path: Path, work: Work) -> None:
     """A power cut at any moment leaves whole units, and all that were acknowledged (Contract 1)."""
     count, wrong = explored(tmp_path, work)
+    assert wrong == []
+    assert count > 20
+
+
+def test_mend_whose_copy_was_not_synced(tmp_path: Path) -> None:
+    """A copy that only the cache has is none: the next repair makes another (Contract 4, C25)."""
+    torn = turn(LONG)[:-20]
+    before = turn("first") + turn("second") + torn
+    count, wrong = explored(tmp_path, mends_again, before=before)
     assert wrong == []
     assert count > 20
 

@@ -131,6 +131,10 @@ class System:
         """Tell whether the process may make files in a folder."""
         return os.access(_name(folder), os.W_OK | os.X_OK)
 
+    def rename(self, old: str, new: str) -> None:
+        """Give a file a new path in the same file system, over what stands there."""
+        os.rename(_name(old), _name(new))
+
     def unlink(self, path: str) -> None:
         """Remove a file's name from its folder."""
         os.unlink(_name(path))
@@ -166,6 +170,11 @@ class System:
 def is_regular(status: os.stat_result) -> bool:
     """Tell whether it is the status of a regular file."""
     return stat.S_ISREG(status.st_mode)
+
+
+def is_link(status: os.stat_result) -> bool:
+    """Tell whether it is the status of a symbolic link."""
+    return stat.S_ISLNK(status.st_mode)
 
 
 def is_folder(status: os.stat_result) -> bool:

@@ -8,6 +8,7 @@ Source: design, section 4, point 5.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -40,7 +41,7 @@ def mend(
     """
     if tail.torn:
         folder, name = place
-        _set_aside(system, folder, name + TORN_SUFFIX, tail.torn)
+        set_aside(system, folder, name + TORN_SUFFIX, tail.torn)
         system.truncate(fd, position.offset)
     if tail.unterminated:
         write_all(system, fd, b"\n")
@@ -56,14 +57,22 @@ def mend(
     return position
 
 
-def _set_aside(system: System, folder: str, name: str, torn: bytes) -> None:
+def set_aside(system: System, folder: str, name: str, torn: bytes) -> None:
+    """Append bytes to a file of their own, durably, unless it ends in them already."""
     fd = system.open_file(folder, name, write=True, create=True)
     try:
-        size = system.status(fd).st_size
+        begin = size = system.status(fd).st_size
         if size < len(torn) or system.read(fd, size - len(torn), len(torn)) != torn:
             ended = size == 0 or system.read(fd, size - 1, 1) == b"\n"
             write_all(system, fd, torn if ended else b"\n" + torn)
-        system.sync(fd)
+        else:
+            begin = size - len(torn)
+        try:
+            system.sync(fd)
+        except OSError:
+            with suppress(OSError):  # the cache shows a copy that the device may not have
+                system.truncate(fd, begin)
+            raise
     finally:
         system.close(fd)
     system.sync_folder(folder)

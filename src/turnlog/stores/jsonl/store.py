@@ -1,7 +1,7 @@
 """JsonlStore: threads as JSONL files under a root folder, one folder a namespace.
 
-Lock order: a commit never waits for a file's lock; `load` and `delete` hold one lock and wait for
-it a bounded time. So nothing can deadlock.
+Lock order: a commit never waits for a file's lock; all the others hold one lock and wait for it a
+bounded time. So nothing can deadlock.
 
 Source: spec R3; design, sections 3 to 5.
 """
@@ -12,6 +12,7 @@ import datetime as dt
 import os
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 from turnlog.errors import ReadOnly
 from turnlog.names import is_plain
 from turnlog.stores.base import START, Append, Outcome, Read, ThreadInfo
+from turnlog.stores.jsonl import doctor
 from turnlog.stores.jsonl.failures import translated
 from turnlog.stores.jsonl.folders import Folders
 from turnlog.stores.jsonl.lockfile import LOCK_SUFFIX, try_turn_lock
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from turnlog.names import ThreadKey
+    from turnlog.stores.jsonl.doctor import Examination, Stray
 
     _Result = TypeVar("_Result")
 
@@ -146,13 +149,72 @@ class JsonlStore:
             return self._locked(key, self._delete, write=True) is not None
 
     def _delete(self, file: ThreadFile) -> bool:
-        path = f"{file.folder}/{file.name}"
-        for suffix in (LOCK_SUFFIX, TORN_SUFFIX):
+        name = file.name
+        for companion in (name + LOCK_SUFFIX, name + TORN_SUFFIX, doctor.rewritten_name(name)):
             with suppress(FileNotFoundError):  # first, so that a crash in between leaves no orphan
-                self._system.unlink(path + suffix)
-        self._system.unlink(path)
+                self._system.unlink(f"{file.folder}/{companion}")
+        self._system.unlink(f"{file.folder}/{name}")
         self._system.sync_folder(file.folder)
         return True
+
+    def examine(self, key: ThreadKey) -> Examination | None:
+        """Read a thread's whole file and say what is wrong with it. Blocks; writes nothing.
+
+        Nothing is mended either, whether the store is read-only or not.
+
+        Returns:
+            What was found; None where the thread has no file.
+
+        Raises:
+            LockTimeout: a writer kept it locked for too long.
+            StoreError: it could not be read; a NotAThread where the name leads to something else.
+        """
+        with translated(key, "it cannot be examined"):
+            return self._locked(key, partial(doctor.examine, self._system), write=False)
+
+    def repair(self, key: ThreadKey) -> Examination | None:
+        """Leave only turns in a thread's file, each on a line of its own, durably. Blocks.
+
+        What is no turn, the unfinished append at the end included, is moved to `<id>.jsonl.torn`.
+        The turns stay as they are, byte for byte and in their order. A turn that gives a key twice
+        is one of them: its problem remains. A file without damage is not written to. Where there
+        is damage the file is replaced by a new one, with mode 0600, of whoever calls this: open
+        threads notice, and raise ThreadReplaced. A crash in the middle loses no byte: the thread
+        is as it was or repaired, and calling this again does the rest.
+
+        Returns:
+            What was found before the repair; None where the thread has no file.
+
+        Raises:
+            ReadOnly: the store only reads.
+            LockTimeout: another process kept it locked for too long; nothing was changed.
+            NotAThread: what stands under its name is no regular file, or holds no turn at all and
+                more than an unfinished append: it may be another program's. Nothing was changed.
+            ThreadReplaced: a program that ignores the lock changed it during the repair.
+            StoreError: it could not be repaired; every turn is still there.
+        """
+        self._check_writable(key)
+        with translated(key, "it cannot be repaired"):
+            use = partial(doctor.repair, self._system, self._folders)
+            return self._locked(key, use, write=True)
+
+    def strays(self, namespace: str | None = None) -> Iterator[Stray]:
+        """List what lies in the memory's folders and belongs to no thread. Blocks; reads no file.
+
+        A thread's own are `<id>.jsonl` and, beside it, `.torn` and `.lock`. All the rest is given,
+        by its path: files with other names, folders, symbolic links (they are not followed), what
+        was set aside from a thread that is gone, what a repair left that was killed.
+
+        Args:
+            namespace: look into this one only; by default into all, and into the root.
+
+        Raises:
+            StoreError: a folder could not be listed.
+        """
+        if namespace is None:
+            yield from doctor.strays_in_root(self._entries(self._folders.root))
+        for name in self._namespaces() if namespace is None else [namespace]:
+            yield from doctor.strays_in_namespace(name, self._entries(self._folders.of(name)))
 
     def try_turn_lock(self, key: ThreadKey) -> Callable[[], None] | None:
         """Lock the file `<id>.jsonl.lock` beside the thread's; it is made, with its folder."""
