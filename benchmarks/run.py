@@ -1,62 +1,148 @@
 """Measures turnlog and prints a table: `python benchmarks/run.py`, or `--smoke` for a quick look.
 
 Every figure is the median of repetitions, and every comparison is taken within one repetition of
-one run, since machines are noisy. The peer is openai-agents' SQLiteSession (dependency group
-`bench`), in its default form: SQLite, journal mode WAL, synchronous=FULL, in a thread a call.
+one run, since machines are noisy. The peers (dependency group `bench`) are used as they come; one
+that is not installed is left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import platform
 import sqlite3
+import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cases import Row, append_rows, import_rows, open_rows, process_rows, task_rows
+import table
+import tasks
+from appends import append_rows, peer_append_rows
+from conversations import conversation_rows
+from importing import import_rows
+from listing import listing_rows, peek_rows
+from opening import open_rows, peer_load_rows
+from peers import PEERS, Turnlog, installed
+from processes import process_rows
+from syncs import described
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from peers import Library
+
+
+class Sizes(NamedTuple):
+    """How much is measured.
+
+    Attributes:
+        repetitions: how often everything is measured.
+        appends: the appends beside bare writes.
+        lengths: the lengths of threads and conversations, the longest last.
+        add_lengths: the lengths of the conversations that are added to.
+        peer_appends: the appends beside the peers.
+        peer_lengths: the lengths of the threads that the peers append to; the longest is loaded.
+        tasks: the tasks and threads of one asyncio process.
+        each: the turns of each of the processes.
+        threads: the threads to list.
+    """
+
+    repetitions: int
+    appends: int
+    lengths: Sequence[int]
+    add_lengths: Sequence[int]
+    peer_appends: int
+    peer_lengths: Sequence[int]
+    tasks: tasks.Sizes
+    each: int
+    threads: int
+
+
+_FULL: Final = Sizes(
+    repetitions=5,
+    appends=500,
+    lengths=(1000, 10_000, 100_000),
+    add_lengths=(100, 10_000, 100_000),
+    peer_appends=50,
+    peer_lengths=(1000, 10_000),
+    tasks=tasks.Sizes(each=50, threads=1000, paced=200),
+    each=500,
+    threads=100_000,
+)
+_SMOKE: Final = Sizes(
+    repetitions=1,
+    appends=50,
+    lengths=(10, 100, 1000),
+    add_lengths=(10, 100, 1000),
+    peer_appends=10,
+    peer_lengths=(10, 100),
+    tasks=tasks.Sizes(each=10, threads=20, paced=20),
+    each=20,
+    threads=1000,
+)
 
 
 def main() -> None:
-    """Run all cases and print them as a Markdown table."""
-    parser = argparse.ArgumentParser(
-        description="Measure turnlog beside its raw limits and a peer."
-    )
+    """Run all cases, print them as a Markdown table, then what they were measured with."""
+    parser = argparse.ArgumentParser(description="Measure turnlog beside raw limits and peers.")
     parser.add_argument("--smoke", action="store_true", help="small sizes, one repetition")
     parser.add_argument("--folder", help="where to write (default: a new folder in this one)")
     options = parser.parse_args()
-    smoke = options.smoke
+    sizes = _SMOKE if options.smoke else _FULL
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.folder or ".") as folder:
         root = Path(folder)
-        repetitions = 1 if smoke else 5
-        long = 1000 if smoke else 100_000
-        rows = chain(
-            import_rows(repetitions * 3),
-            append_rows(root / "memory", repetitions, 50 if smoke else 500, long),
-            open_rows(root / "memory", repetitions, long),
-            task_rows(
-                root, repetitions, 5 if smoke else 50, 20 if smoke else 1000, 20 if smoke else 300
-            ),
-            process_rows(root / "memory", 4, 10 if smoke else 500),
-        )
-        print_table(rows)
+        libraries: list[type[Library]] = [Turnlog]
+        for peer in PEERS:
+            if installed(peer, root / "installed"):
+                libraries.append(peer)
+            else:
+                print(f"{peer.package} is not installed: the rows of its {peer.name} are left out.")
+        table.show(all_rows(root, libraries, sizes))
+        print()
+        print(machine(folder))
+        for library in libraries:
+            syncs = described(library, root / "syncs" / library.name)
+            name = "" if library is Turnlog else f"{library.name} of "
+            print(f"- {name}{library.package} {library.version()}: {syncs}")
+        if options.smoke:
+            print("This was a quick look: too little and too short to say anything about speed.")
 
 
-def print_table(rows: chain[Row]) -> None:
-    """Print each row as soon as it is measured, then what it was measured with."""
-    print("| What | Median | Against | Ratio | Target |\n|---|---|---|---|---|")
-    for row in rows:
-        print(f"| {' | '.join(row)} |", flush=True)
-    versions = [
-        f"{name} {importlib.metadata.version(name)}"
-        for name in ("turnlog", "msgspec", "openai-agents")
-    ]
-    print(
-        f"\n{platform.system()} {platform.release()}, {os.cpu_count()} cores, "
-        f"Python {sys.version.split()[0]}, SQLite {sqlite3.sqlite_version}, {', '.join(versions)}"
+def all_rows(root: Path, libraries: Sequence[type[Library]], sizes: Sizes) -> Iterator[table.Row]:
+    """Measure everything, what needs a small process first."""
+    times, long = sizes.repetitions, sizes.lengths[-1]
+    memory = root / "memory"
+    return chain(
+        import_rows(times * 3),
+        tasks.task_rows(root / "tasks", libraries, times, sizes.tasks),
+        process_rows(root / "processes", libraries, times, sizes.each),
+        append_rows(memory, times, sizes.appends, long),
+        peer_append_rows(
+            root / "appends", libraries, times, sizes.peer_appends, sizes.peer_lengths
+        ),
+        open_rows(memory, times, sizes.lengths[1:]),
+        peer_load_rows(root / "loads", libraries, times, sizes.peer_lengths[-1]),
+        peek_rows(memory, times, long),
+        listing_rows(root / "listing", times, sizes.threads),
+        conversation_rows(memory, times, sizes.add_lengths, sizes.lengths),
+    )
+
+
+def machine(folder: str) -> str:
+    """Say what it was measured on, and with."""
+    found = subprocess.run(
+        ["df", "--output=fstype", folder], capture_output=True, text=True, check=False
+    )
+    file_system = found.stdout.split()[-1] if found.stdout else "unknown file system"
+    kernel = platform.release().partition("-")[0]
+    return (
+        f"{platform.system()} {kernel}, {file_system}, {os.cpu_count()} cores, "
+        f"Python {sys.version.split()[0]}, msgspec {version('msgspec')}, "
+        f"SQLite {sqlite3.sqlite_version}"
     )
 
 

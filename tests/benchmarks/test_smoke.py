@@ -1,0 +1,163 @@
+"""The benchmarks: a quick run prints every row, and no turn of turnlog is missing in it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+RUN: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "run.py"
+
+PEERS: Final = {"agents": "SQLiteSession", "langchain_community": "FileChatMessageHistory"}
+
+# Runs the benchmark as `python run.py` does, in a Python where the modules named are not installed.
+WITHOUT: Final = """
+import runpy, sys
+run, missing, *sys.argv[1:] = sys.argv[1:]
+sys.modules.update(dict.fromkeys(missing.split(",")))
+sys.path.insert(0, run.rpartition("/")[0])
+runpy.run_path(run, run_name="__main__")
+"""
+
+LOADS: Final = (
+    "64 tasks append to one thread",
+    "20 new threads are opened and appended to at once",
+    "20 open threads are appended to at once",
+    "4 processes append to one thread",
+)
+DELAYS: Final = (
+    *(f"the loop's delay while {load}" for load in LOADS[:3]),
+    "the loop's delay while 100 appends/s go to 20 threads",
+    "the loop's delay while it and 4 processes append to one thread",
+)
+PEER_TIMES: Final = (
+    "append to an empty thread",
+    "append to a thread of 10 turns",
+    "append to a thread of 100 turns",
+    "load 100 turns and look at each",
+)
+LIMITS: Final = {
+    "import turnlog": "beyond python -c pass",
+    "append to an empty thread": "bare write + fdatasync",
+    "append to a thread of 1,000 turns": "bare write + fdatasync",
+    "open 100 turns, ASCII text": "typed decode",
+    "open 100 turns, mixed text": "typed decode",
+    "open 1,000 turns, ASCII text": "typed decode",
+    "open 1,000 turns, mixed text": "typed decode",
+    "memory of 1,000 open turns, ASCII text": "its text in UTF-8",
+    "memory of 1,000 open turns, mixed text": "its text in UTF-8",
+    "peek at the last 20 of 1,000 turns": "open it whole",
+    "list 1,000 threads": "scandir + stat",
+    "`add` to a conversation of 10 / 100 / 1,000": "the longest beside the shortest",
+    "`filter` a conversation of 10 / 100 / 1,000": "the longest beside the shortest",
+    "`fit` into half of the tokens of a conversation of 10 / 100 / 1,000": (
+        "the longest beside the shortest"
+    ),
+    "`messages()` of a thread of 10 / 100 / 1,000": "the longest beside the shortest",
+}
+WITH_TARGET: Final = {*LIMITS, *DELAYS} - {"peek at the last 20 of 1,000 turns"}
+
+NUMBER: Final = r"[\d,]+(?:\.\d+)?"
+FIGURES: Final = re.compile(
+    rf"{NUMBER} (ns|us|ms|s|bytes a turn)"
+    rf"|{NUMBER} turns/s, kept {NUMBER} of {NUMBER}(, {NUMBER} acknowledged)?"
+    rf"|p99 {NUMBER} (ns|us|ms|s), worst {NUMBER} (ns|us|ms|s)"
+    rf"|({NUMBER} (ns|us|ms)( / )?){{3}} (an `add`|a message|a snapshot)"
+)
+RATIO: Final = re.compile(
+    rf"({NUMBER}|inf) x the (speed|time(, {NUMBER} x with reading)?)"
+    r"|-?\d+ bytes beyond the text"
+)
+TARGET: Final = re.compile(r"[<>]= [\d.]+ ?(x|s|ms|ms p99|bytes): (met|missed)")
+KEPT: Final = re.compile(rf"kept ({NUMBER}) of ({NUMBER})")
+
+
+def smoke(folder: Path, *, missing: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the benchmark in a folder, in an environment where some modules are missing."""
+    program = ["-c", WITHOUT, str(RUN), missing] if missing else [str(RUN)]
+    return subprocess.run(
+        [sys.executable, *program, "--smoke"],
+        cwd=folder,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=110,
+    )
+
+
+def rows_of(done: subprocess.CompletedProcess[str]) -> list[list[str]]:
+    """Give the cells of each row of the table, without its head."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert lines[:2] == ["| What | turnlog | Against | Ratio | Target |", "|---|---|---|---|---|"]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+
+
+def check_figures(rows: list[list[str]]) -> None:
+    """Every row has what a row has, and turnlog kept every turn."""
+    for what, value, against, ratio, target in rows:
+        assert FIGURES.fullmatch(value), (what, value)
+        assert not ratio or (against and RATIO.fullmatch(ratio)), (what, ratio)
+        assert not target or TARGET.fullmatch(target), (what, target)
+    kept = {what: KEPT.search(value) for what, value, *_ in rows if what in LOADS}
+    assert list(kept) == list(LOADS)
+    for what, found in kept.items():
+        assert found is not None
+        assert found[1] == found[2] != "0", (what, found[0])
+
+
+def check_limits(rows: list[list[str]]) -> None:
+    """Every row is there that needs no peer, with its target."""
+    for what, limit in LIMITS.items():
+        assert any(row[0] == what and row[2].startswith(limit) for row in rows), what
+    whats = [row[0] for row in rows]
+    assert "the loop's delay while nothing is done" in whats
+    assert set(DELAYS) <= set(whats)
+    assert {row[0] for row in rows if row[4]} >= WITH_TARGET
+
+
+def test_every_row_is_there(tmp_path: Path) -> None:
+    """A quick run prints each figure beside its limit and each peer that is installed."""
+    done = smoke(tmp_path)
+    rows = rows_of(done)
+
+    check_figures(rows)
+    check_limits(rows)
+    for module, name in PEERS.items():
+        beside = [row[0] for row in rows if re.match(rf"{name}( \(no sync\))?: ", row[2])]
+        delays = [row[0] for row in rows if f"{name}: p99" in row[2].replace(" (no sync)", "")]
+        told = re.findall(rf"^- {name} of [\w-]+ \d[\w.]*: (.*sync.*)$", done.stdout, re.MULTILINE)
+        if importlib.util.find_spec(module):
+            assert sorted({*beside} - {*DELAYS}) == sorted((*LOADS, *PEER_TIMES))
+            assert delays == list(DELAYS)
+            assert len(told) == 1
+        else:
+            assert beside == delays == told == []
+    assert list(tmp_path.iterdir()) == []  # it cleaned up
+
+
+def test_it_runs_without_the_peers(tmp_path: Path) -> None:
+    """Where no peer is installed, the run says so in a line each and leaves their rows out."""
+    done = smoke(tmp_path, missing=",".join(PEERS))
+    rows = rows_of(done)
+
+    assert done.stderr == ""
+    check_figures(rows)
+    check_limits(rows)
+    for package, name in (
+        ("openai-agents", "SQLiteSession"),
+        ("langchain-community", "FileChatMessageHistory"),
+    ):
+        said = f"{package} is not installed: the rows of its {name} are left out."
+        assert done.stdout.splitlines().count(said) == 1
+    assert [row for row in rows if any(name in row[2] for name in PEERS.values())] == []
+    assert {row[0] for row in rows} >= {*LOADS, *PEER_TIMES}  # turnlog's own figures are there
+    assert re.search(
+        r"^- turnlog \d[\w.]*: (1\.0 syncs an appended turn|syncs each appended turn)",
+        done.stdout,
+        re.MULTILINE,
+    )
+    assert list(tmp_path.iterdir()) == []
