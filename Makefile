@@ -11,10 +11,11 @@ READY       := $(VENV)/.ready
 READY_TEST  := $(VENV)/.ready-test
 READY_CHECK := $(VENV)/.ready-check
 READY_BENCH := $(VENV)/.ready-bench
+READY_DOCS  := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format bench docs clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -39,11 +40,16 @@ check: $(READY_CHECK) ## Check style, types and the layers
 format: $(READY_CHECK) ## Format the code, and mend what the linter can mend
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench: $(READY_BENCH) ## Measure (ARGS=--smoke for a quick look)
+bench: $(READY_BENCH) ## Measure beside raw limits and peers (ARGS=--smoke for a quick look)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
+docs: $(READY_DOCS) ## Build the documents as a site, into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict >$(VENV)/docs.txt 2>&1 || \
+		{ cat $(VENV)/docs.txt; exit 1; }
+	@echo 'Built site/index.html'
+
 clean: ## Remove the virtual environment and all caches
-	@rm -rf $(VENV) .coverage* .hypothesis .import_linter_cache .pytest_cache .ruff_cache dist
+	@rm -rf $(VENV) .coverage* .hypothesis .import_linter_cache .pytest_cache .ruff_cache dist site
 
 # ---- setting up; done once, and again when pyproject.toml changes ----
 
@@ -63,7 +69,7 @@ $(READY): pyproject.toml
 	@echo 'Setting up $(VENV) ...'
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install 'pip>=25.1'
-	@$(PIP) install --editable .
+	@$(PIP) install --editable '.[cli]'
 	@touch $@
 
 $(READY_TEST): $(READY)
@@ -85,4 +91,9 @@ $(READY_CHECK): $(READY)
 $(READY_BENCH): $(READY)
 	@echo 'Installing what the benchmarks need ...'
 	@$(PIP) install --group bench
+	@touch $@
+
+$(READY_DOCS): $(READY)
+	@echo 'Installing what the documents need ...'
+	@$(PIP) install --group docs
 	@touch $@

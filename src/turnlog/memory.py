@@ -185,7 +185,7 @@ class Memory:
 
         Raises:
             InvalidTurn: `last` is negative.
-            InvalidName, CapabilityDenied (FS_READ), Closed.
+            InvalidName, CapabilityDenied, Closed: as `open` raises them; it needs FS_READ.
             LockTimeout: another process kept it locked for too long.
             StoreError: it cannot be read.
 
@@ -221,7 +221,7 @@ class Memory:
             Each thread's namespace, id, size in bytes and last time of writing.
 
         Raises:
-            InvalidName, CapabilityDenied (FS_READ), Closed, StoreError: when it is called.
+            InvalidName, CapabilityDenied, Closed, StoreError: when it is called; it needs FS_READ.
 
         Blocks on the disk while it is iterated.
         """
@@ -248,7 +248,7 @@ class Memory:
         Raises:
             ForeignThread: the open thread is another memory's.
             ReadOnly, LockTimeout, StoreError: it could not be deleted.
-            InvalidName, CapabilityDenied (FS_WRITE), Closed.
+            InvalidName, CapabilityDenied, Closed: as `open` raises them; it needs FS_WRITE.
 
         Its open handle takes no more appends; what it has in memory stays readable. Blocks on the
         disk; in async code use `adelete`.

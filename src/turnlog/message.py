@@ -46,7 +46,7 @@ class Meta(dict[str, Scalar]):
 class Message(msgspec.Struct, frozen=True, gc=False):
     """One turn of a conversation: who said what, and when. A frozen, hashable value.
 
-    Args:
+    Attributes:
         role: "user", "assistant" or "system".
         content: the text.
         at: when it was said, an aware datetime (kept in UTC); None in a conversation made in

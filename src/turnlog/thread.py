@@ -263,7 +263,7 @@ class MemoryThread:
         Raises:
             Conflict: that thread exists and has turns.
             InvalidName: the new name is not plain.
-            Otherwise as `append`.
+            CapabilityDenied, NotWritten, OutcomeUnknown, Closed: as `append` raises them.
 
         Blocks on the disk; in async code use `afork`.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import io
 import os
@@ -40,6 +41,7 @@ DOCUMENTS: Final = [
 ]
 WITH_EXAMPLES: Final = [path for path in DOCUMENTS if "```python" in text_of(path)]
 
+FILE: Final = re.compile(r"# (\w+\.py)\n")
 TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 SPEC_ID: Final = re.compile(r"\b(R\d{1,2}|[CA]\d{2})\b")
@@ -64,7 +66,12 @@ class Runner:
         self._python = PythonEvaluator()
 
     def python(self, example: Example) -> None:
-        """Run a python block in the document's namespace."""
+        """Run a python block in the document's namespace, or save it to the file that it names."""
+        named = FILE.match(example.parsed)
+        if named:
+            Path(named[1]).write_text(example.parsed, encoding="utf-8")
+            importlib.invalidate_caches()
+            return
         out = io.StringIO()
         with redirect_stdout(out):
             self._python(example)
@@ -95,9 +102,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Work in a folder of one's own, with a default memory of its own."""
     monkeypatch.delenv("TURNLOG_URL", raising=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as Python has it at a prompt
     turnlog.default_memory().close()  # one of an earlier test; the next use makes another
     yield
     turnlog.default_memory().close()
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.mark.usefixtures("folder")
