@@ -119,28 +119,26 @@ class JsonlStore:
     def threads(self, namespace: str | None = None) -> Iterator[ThreadInfo]:
         """List the threads' files. Names that are not plain are other programs'."""
         for name in self._namespaces() if namespace is None else [namespace]:
-            files = (
-                (entry.removesuffix(SUFFIX), status)
+            files = (  # of each status only what is needed: there may be very many
+                (entry.removesuffix(SUFFIX), status.st_size, status.st_mtime)
                 for entry, status in self._entries(self._folders.of(name))
                 if entry.endswith(SUFFIX) and is_regular(status)
             )
-            for id_, status in sorted(files):
+            for id_, size, modified in sorted(files):
                 if is_plain(id_):
-                    modified = dt.datetime.fromtimestamp(status.st_mtime, dt.UTC)
-                    yield ThreadInfo(name, id_, status.st_size, modified)
+                    yield ThreadInfo(name, id_, size, dt.datetime.fromtimestamp(modified, dt.UTC))
 
     def _namespaces(self) -> list[str]:
         entries = self._entries(self._folders.root)
         return sorted(name for name, status in entries if is_plain(name) and is_folder(status))
 
-    def _entries(self, folder: str) -> list[tuple[str, os.stat_result]]:
+    def _entries(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         with translated(self, "its threads cannot be listed"):
             try:
-                if not is_folder(self._system.status_of(folder)) and folder != self._folders.root:
-                    return []  # a symbolic link, say: `open` refuses it too
-                return list(self._system.scan(folder))
+                if is_folder(self._system.status_of(folder)) or folder == self._folders.root:
+                    yield from self._system.scan(folder)  # else `open` refuses it too
             except (FileNotFoundError, NotADirectoryError):
-                return []
+                return
 
     def delete(self, key: ThreadKey) -> bool:
         """Remove a thread's file and what was set aside from it."""

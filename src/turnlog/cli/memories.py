@@ -1,0 +1,81 @@
+"""How the commands open memories and read threads."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import click
+
+from turnlog.conversation import Conversation
+from turnlog.errors import UnknownStore
+from turnlog.memory import Memory
+from turnlog.names import ThreadKey
+from turnlog.workingset import WorkingSet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def shown(key: ThreadKey) -> str:
+    """Give a thread's name as the commands take it."""
+    return f"{key.namespace}/{key.id}"
+
+
+def open_to_write(ctx: click.Context) -> Memory:
+    """Make the memory that the command was asked for."""
+    return Memory(ctx.find_root().params["root"])
+
+
+def open_to_read(ctx: click.Context) -> Memory:
+    """Make the memory that the command was asked for, to read only where its store can do that."""
+    try:
+        return Memory(ctx.find_root().params["root"], read_only=True)
+    except UnknownStore:
+        return open_to_write(ctx)  # it fails likewise where there is no such store at all
+
+
+def missing(key: ThreadKey) -> click.ClickException:
+    """Make the error for a thread that does not exist."""
+    return click.ClickException(f"{key}: there is no such thread; `turnlog ls` lists what there is")
+
+
+def find(memory: Memory, key: ThreadKey) -> Conversation | None:
+    """Read a thread once; None where there is none.
+
+    Not by `Memory.open`: a memory holds on to the threads that it opened last, and a command that
+    goes through all of them would hold a hundred.
+    """
+    working = WorkingSet(key, memory.store.load(key))
+    for warning in working.untold:
+        warnings.warn(warning, stacklevel=2)
+    if working.position.incarnation is None:
+        return None
+    return Conversation.over(working.turns())
+
+
+def read(memory: Memory, key: ThreadKey) -> Conversation:
+    """Read a thread once.
+
+    Raises:
+        ClickException: there is no such thread.
+    """
+    conversation = find(memory, key)
+    if conversation is None:
+        raise missing(key)
+    return conversation
+
+
+def peek(memory: Memory, key: ThreadKey, last: int) -> Conversation:
+    """Read a thread's last turns, without the rest of it.
+
+    Raises:
+        ClickException: there is no such thread.
+    """
+    return memory.peek(key.id, key.namespace, last=last) or read(memory, key).last(last)
+
+
+def keys(memory: Memory, namespace: str | None = None) -> Iterator[ThreadKey]:
+    """Go through the names of all stored threads, or of a namespace's."""
+    for info in memory.threads(namespace):
+        yield ThreadKey(info.namespace, info.id)

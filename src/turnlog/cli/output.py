@@ -1,0 +1,87 @@
+"""Standard output, for a person at a terminal or for a program behind a pipe.
+
+A person gets colours, and never a turn's control characters: they are shown escaped. A pipe gets
+the text as it is, without colours; only half characters, which UTF-8 cannot hold, become U+FFFD.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from turnlog.codec import to_json
+from turnlog.display import visible
+from turnlog.wire import whole_characters
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from turnlog.message import Message
+
+_STYLES: Final = {
+    "user": "bold green",
+    "assistant": "bold cyan",
+    "system": "bold yellow",
+    "aside": "dim",
+    "match": "bold red",
+    "name": "magenta",
+}
+
+
+class Output:
+    """Standard output.
+
+    Attributes:
+        person: whether it is a terminal.
+    """
+
+    def __init__(self) -> None:
+        """Look at what standard output is."""
+        self.person: bool = sys.stdout.isatty()
+        self._coloured = self.person and _wants_colour()
+
+    def clean(self, text: str) -> str:
+        """Give a text of unknown origin as it may be written."""
+        return visible(text) if self.person else whole_characters(text)
+
+    def styled(self, text: str, style: str) -> str:
+        """Give a clean text in a style, where there are any."""
+        if not self._coloured or not text:
+            return text
+        from rich.color import ColorSystem  # noqa: PLC0415 - for people only
+        from rich.style import Style  # noqa: PLC0415
+
+        return Style.parse(_STYLES[style]).render(text, color_system=ColorSystem.STANDARD)
+
+    def line(self, text: str = "") -> None:
+        """Write a line of clean text."""
+        sys.stdout.write(f"{text}\n")
+
+    def json(self, value: object) -> None:
+        """Write a value as a line of JSON, which nothing can steer a terminal with."""
+        self.line(to_json(value).decode())
+
+    def time(self, at: dt.datetime) -> str:
+        """Give a time in UTC: to the second for a person, in full for a pipe."""
+        return f"{at:%Y-%m-%d %H:%M:%S} UTC" if self.person else rfc3339(at)
+
+    def turn(self, message: Message) -> None:
+        """Write a turn: its role and time, its text, and an empty line."""
+        at = "" if message.at is None else f"  {self.time(message.at)}"
+        self.line(self.styled(message.role, message.role) + self.styled(at, "aside"))
+        self.line(self.clean(message.content))
+        self.line()
+
+    def flush(self) -> None:
+        """Let the reader have what was written."""
+        sys.stdout.flush()
+
+
+def rfc3339(at: dt.datetime) -> str:
+    """Give a time in UTC as RFC 3339, to the microsecond."""
+    return at.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+def _wants_colour() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
