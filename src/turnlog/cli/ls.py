@@ -10,6 +10,7 @@ from turnlog.cli.edge import note
 from turnlog.cli.memories import open_to_read, shown
 from turnlog.cli.output import Output, rfc3339
 from turnlog.names import ThreadKey
+from turnlog.stores.jsonl import JsonlStore
 
 if TYPE_CHECKING:
     from turnlog.stores.base import ThreadInfo
@@ -39,7 +40,9 @@ def ls(ctx: click.Context, namespace: str | None, *, as_json: bool) -> None:
                 _write_fields(out, info)
             found = True
         if not found and out.person:
-            note(f"there are no threads in {namespace or memory.store!r}")
+            store = memory.store
+            root = store.root if isinstance(store, JsonlStore) else repr(store)
+            note(f"there are no threads in {namespace or root}")
 
 
 def _write_json(out: Output, info: ThreadInfo) -> None:

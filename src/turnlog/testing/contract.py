@@ -601,6 +601,183 @@ class StoreContract:
         assert len({outcome.position.incarnation for outcome in outcomes}) == 1
         assert sorted(_texts(stores[0])) == [line_of(str(writer)) for writer in range(4)]
 
+    # ---- the end of a thread, by itself ----
+
+    def test_the_tail_of_an_absent_thread_is_empty(self, store: Store) -> None:
+        """The tail of a thread that does not exist has no lines, and reading it makes none."""
+        assert list(store.tail(KEY, 3).lines) == []
+        assert list(store.threads()) == []
+
+    @pytest.mark.parametrize("count", [0, 1, 2, 5, 6, 1000])
+    def test_a_tail_ends_in_the_last_turns(self, store: Store, other: Store, count: int) -> None:
+        """A tail is an end of the thread, of `count` turns at least, or it is all of it."""
+        lines = [line_of(f"turn {number}") for number in range(5)]
+        position = _appended(store, PlainAppend(KEY, *lines[:3])).position
+        _appended(store, PlainAppend(KEY, *lines[3:], position=position))
+        for each in (store, other):
+            found = list(each.tail(KEY, count).lines)
+            assert found == lines[len(lines) - len(found) :]
+            assert len(found) >= min(count, len(lines))
+
+    @pytest.mark.parametrize("text", ODD_TEXTS, ids=ascii)
+    def test_a_tail_gives_lines_as_they_are(self, store: Store, text: str) -> None:
+        """The lines of a tail are the thread's, byte for byte, whatever characters they have."""
+        _appended(store, PlainAppend(KEY, line_of("before"), line_of(text)))
+        read = store.tail(KEY, 1)
+        assert list(read.lines)[-1:] == [line_of(text)]
+        assert read.problems == ()
+
+    def test_the_tail_of_a_long_thread(self, store: Store, other: Store) -> None:
+        """Far from a thread's start, and over a huge turn, a tail is the thread's end too."""
+        lines = [line_of(f"{number} ".ljust(200, "x")) for number in range(20_000)]
+        lines += [line_of("\u00e9" * (1 << 20)), line_of("last")]
+        _appended(store, PlainAppend(KEY, *lines))
+        for count in (1, 2, 3, 500):
+            found = list(other.tail(KEY, count).lines)
+            assert len(found) >= count
+            assert found == lines[len(lines) - len(found) :]
+
+    def test_a_tail_shows_what_was_just_appended(self, store: Store, other: Store) -> None:
+        """What one store appended is in the tail that another one reads next."""
+        position = START
+        for number in range(20):
+            line = line_of(str(number))
+            position = _appended(store, PlainAppend(KEY, line, position=position)).position
+            assert list(other.tail(KEY, 1).lines)[-1] == line
+
+    def test_reading_a_tail_changes_nothing(self, store: Store, other: Store) -> None:
+        """Where a thread was read to and what it holds is the same after a tail was read."""
+        position = _appended(store, PlainAppend(KEY, line_of("a"), line_of("b"))).position
+        (before,) = store.threads()
+        for each in (store, other):
+            each.tail(KEY, 1)
+        assert list(store.threads()) == [before]
+        outcome = _appended(store, PlainAppend(KEY, line_of("c"), position=position))
+        assert list(outcome.news.lines) == []
+        assert _texts(other) == [line_of("a"), line_of("b"), line_of("c")]
+
+    def test_the_tail_of_a_deleted_thread(self, store: Store, other: Store) -> None:
+        """A deleted thread has no tail, and one made anew has its own turns only."""
+        _appended(store, PlainAppend(KEY, line_of("old")))
+        other.delete(KEY)
+        assert list(store.tail(KEY, 1).lines) == []
+        _appended(other, PlainAppend(KEY, line_of("new")))
+        assert list(store.tail(KEY, 5).lines) == [line_of("new")]
+
+    def test_a_tail_beside_a_writer_ends_between_appends(self, make: Callable[[], Store]) -> None:
+        """A tail that is read while another store appends ends in whole appends."""
+        writer, reader, done = make(), make(), threading.Event()
+
+        def write() -> None:
+            position = START
+            try:
+                for number in range(60):
+                    lines = [line_of(f"{number} {part}") for part in range(2)]
+                    append = PlainAppend(KEY, *lines, position=position)
+                    position = _appended(writer, append).position
+            finally:
+                done.set()
+
+        def read() -> list[list[bytes]]:
+            found: list[list[bytes]] = []
+            while not done.is_set():
+                found.append(list(reader.tail(KEY, 2).lines)[-2:])
+            return [*found, list(reader.tail(KEY, 2).lines)[-2:]]
+
+        with ThreadPoolExecutor(3) as pool:
+            readings = [pool.submit(read), pool.submit(read)]
+            pool.submit(write).result(_PATIENCE)
+            tails = [tail for reading in readings for tail in reading.result(_PATIENCE)]
+        whole = [[line_of(f"{number} {part}") for part in range(2)] for number in range(60)]
+        assert all(tail in ([], *whole) for tail in tails)
+        assert tails[-1] == whole[-1]
+
+    # ---- the turn lock ----
+
+    def test_one_has_the_turn_lock(self, store: Store, other: Store) -> None:
+        """Who has a thread's turn lock keeps everyone out, himself too, until he lets go of it."""
+        for holder, waiter in ((store, other), (other, store), (store, store)):
+            release = holder.try_turn_lock(KEY)
+            assert release is not None
+            assert waiter.try_turn_lock(KEY) is None
+            assert holder.try_turn_lock(KEY) is None
+            release()
+        release = other.try_turn_lock(KEY)
+        assert release is not None
+        release()
+
+    def test_the_turn_lock_is_one_threads(self, store: Store, other: Store) -> None:
+        """The turn lock of one thread is none of another's, in whatever namespace."""
+        keys = [KEY, thread_key("other", KEY.namespace), thread_key(KEY.id, "other")]
+        releases = [store.try_turn_lock(key) for key in keys]
+        assert None not in releases
+        assert [other.try_turn_lock(key) for key in keys] == [None] * 3
+        for release in releases:
+            assert release is not None
+            release()
+
+    def test_the_turn_lock_makes_no_thread(self, store: Store) -> None:
+        """A thread that does not exist has a turn lock, and is not made by it."""
+        release = store.try_turn_lock(KEY)
+        assert release is not None
+        assert list(store.threads()) == []
+        assert store.load(KEY).position == START
+        release()
+        assert list(store.threads()) == []
+
+    def test_the_turn_lock_keeps_no_append_out(self, store: Store, other: Store) -> None:
+        """While somebody has a thread's turn lock, everyone appends to it and reads it."""
+        release = store.try_turn_lock(KEY)
+        assert release is not None
+        _appended(other, PlainAppend(KEY, line_of("theirs")))
+        _appended(store, PlainAppend(KEY, line_of("mine")))
+        assert _texts(other) == [line_of("theirs"), line_of("mine")]
+        assert list(store.tail(KEY, 2).lines) == [line_of("theirs"), line_of("mine")]
+        assert other.try_turn_lock(KEY) is None
+        release()
+
+    def test_the_turn_lock_is_let_go_of_in_any_thread(self, store: Store, other: Store) -> None:
+        """The lock that one OS thread took, another one may let go of."""
+        with ThreadPoolExecutor(1) as pool:
+            release = pool.submit(store.try_turn_lock, KEY).result(_PATIENCE)
+            assert release is not None
+            assert other.try_turn_lock(KEY) is None
+        release()
+        again = other.try_turn_lock(KEY)
+        assert again is not None
+        again()
+
+    def test_of_many_one_has_the_turn_lock(self, make: Callable[[], Store]) -> None:
+        """However many try at once, from stores of their own, at most one of them has the lock."""
+        stores, inside, seen = [make() for _ in range(4)], set[int](), list[int]()
+
+        def work(store: Store, number: int) -> None:
+            for _ in range(20):
+                deadline = time.monotonic() + _PATIENCE
+                while (release := store.try_turn_lock(KEY)) is None:
+                    assert time.monotonic() < deadline, "the lock is never free"
+                inside.add(number)
+                seen.append(len(inside))
+                inside.remove(number)
+                release()
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, stores, range(4)))
+        assert seen == [1] * 80
+
+    def test_the_turn_lock_of_a_deleted_thread_is_free(self, store: Store, other: Store) -> None:
+        """A thread that was deleted and made anew has a turn lock like any other."""
+        _appended(store, PlainAppend(KEY, line_of("old")))
+        release = store.try_turn_lock(KEY)
+        assert release is not None
+        release()
+        other.delete(KEY)
+        _appended(other, PlainAppend(KEY, line_of("new")))
+        for each in (store, other):
+            release = each.try_turn_lock(KEY)
+            assert release is not None
+            release()
+
     # ---- the end ----
 
     def test_after_fork_lets_the_store_go_on(self, store: Store) -> None:

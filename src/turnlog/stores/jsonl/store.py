@@ -70,6 +70,11 @@ class JsonlStore:
         """Show where it is."""
         return f"JsonlStore({self._folders.root!r})"
 
+    @property
+    def root(self) -> str:
+        """The absolute path of the folder."""
+        return self._folders.root
+
     def load(self, key: ThreadKey) -> Read:
         """Read a thread's file from its start, mending what a crash left at its end."""
         with translated(key, "it cannot be opened"):
