@@ -8,6 +8,7 @@ of that rule: an ignore that nothing needs is an error itself.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, assert_type
@@ -18,6 +19,9 @@ from turnlog.stores.jsonl import JsonlStore
 from turnlog.stores.jsonl.osfile import System
 
 if TYPE_CHECKING:
+    import anthropic
+    import openai
+
     from turnlog.stores.base import Store
 
 Scalar = str | int | float | bool | None
@@ -35,6 +39,9 @@ def threads() -> None:
     assert_type(mem.extend(mem.messages()), turnlog.MemoryThread)
     assert_type(mem.refresh(), turnlog.MemoryThread)
     assert_type(mem.fork("new", namespace="elsewhere", upto=3), turnlog.MemoryThread)
+    assert_type(mem.turn_lock(), turnlog.TurnLock)
+    with mem.turn_lock(timeout=30) as nothing:
+        assert_type(nothing, None)
     assert_type(mem.messages(), turnlog.Conversation)
     assert_type(mem.index_of("k"), int | None)
     assert_type(mem.problems, tuple[turnlog.Problem, ...])
@@ -50,10 +57,13 @@ async def threads_in_tasks() -> None:
     assert_type(await mem.aextend([turnlog.Message("user", "a")]), turnlog.MemoryThread)
     assert_type(await mem.arefresh(), turnlog.MemoryThread)
     assert_type(await mem.afork("new"), turnlog.MemoryThread)
+    async with mem.turn_lock(timeout=30) as nothing:
+        assert_type(nothing, None)
     async with turnlog.Memory("elsewhere") as memory:
         assert_type(memory, turnlog.Memory)
         assert_type(await memory.aopen("user-42"), turnlog.MemoryThread)
         assert_type(await memory.adelete("user-42"), bool)
+        assert_type(await memory.apeek("user-42", last=20), turnlog.Conversation)
 
 
 def conversations(conv: turnlog.Conversation) -> None:
@@ -68,6 +78,20 @@ def conversations(conv: turnlog.Conversation) -> None:
     )
     assert_type(conv.last(20), turnlog.Conversation)
     assert_type(conv.fork(), turnlog.Conversation)
+    message = turnlog.Message("user", "x")
+    assert_type(conv.insert(0, message), turnlog.Conversation)
+    assert_type(conv.replace(-1, message), turnlog.Conversation)
+    assert_type(conv.remove(0), turnlog.Conversation)
+    assert_type(conv.with_system("be brief"), turnlog.Conversation)
+    assert_type(conv.with_system(None), turnlog.Conversation)
+    assert_type(conv.fit(8_000), turnlog.Conversation)
+    assert_type(conv.fit(8_000, count=len), turnlog.Conversation)
+    assert_type(conv.search("invoice"), list[tuple[int, turnlog.Message]])
+    assert_type(conv.search(re.compile("invoice")), list[tuple[int, turnlog.Message]])
+    assert_type((conv.token_count(), conv.token_count(len), conv.turns), tuple[int, int, int])
+    assert_type(conv.stats, turnlog.ConversationStats)
+    assert_type((conv.stats.total_tokens, conv.stats.models), tuple[int, tuple[str, ...]])
+    assert_type((conv.stats.first, conv.stats.last), tuple[dt.datetime | None, dt.datetime | None])
     assert_type(conv.messages, tuple[turnlog.Message, ...])
     assert_type((conv.system, conv.last_reply), tuple[str | None, str | None])
     assert_type(conv.metadata, Mapping[str, str])
@@ -75,6 +99,15 @@ def conversations(conv: turnlog.Conversation) -> None:
     as_sequence: Sequence[turnlog.Message] = conv
     as_key: dict[turnlog.Conversation, int] = {conv: len(as_sequence)}
     print(as_key)
+
+
+def to_the_providers(
+    conv: turnlog.Conversation, one: openai.OpenAI, other: anthropic.Anthropic
+) -> None:
+    """A conversation goes into the calls of the providers' SDKs as it is."""
+    reply = one.chat.completions.create(model="m", messages=conv.to_openai())
+    assert_type(reply.choices[0].message.content, str | None)
+    other.messages.create(model="m", max_tokens=100, **conv.to_anthropic())
 
 
 def messages(message: turnlog.Message, role: turnlog.Role) -> None:
@@ -95,6 +128,8 @@ def memories(store: Store) -> None:
         assert_type(memory, turnlog.Memory)
         assert_type(memory.threads("support"), Iterator[turnlog.ThreadInfo])
         assert_type(memory.delete(memory.open("a")), bool)
+        assert_type(memory.peek("a", last=20), turnlog.Conversation)
+        assert_type(memory.peek("a", "support", last=20), turnlog.Conversation)
     assert_type(turnlog.default_memory(), turnlog.Memory)
 
 
@@ -138,5 +173,13 @@ def mistakes(mem: turnlog.MemoryThread, conv: turnlog.Conversation) -> None:
     conv[0].content = "other"  # pyright: ignore[reportAttributeAccessIssue]
     conv[0] = conv[1]  # pyright: ignore[reportIndexIssue]
     conv.append("x")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    conv.insert(0, "x")  # pyright: ignore[reportArgumentType]
+    conv.with_system()  # pyright: ignore[reportCallIssue]
+    conv.fit()  # pyright: ignore[reportCallIssue]
+    conv.fit(100, len)  # pyright: ignore[reportCallIssue]
+    conv.search(b"x")  # pyright: ignore[reportArgumentType]
+    conv.stats.turns = 3  # pyright: ignore[reportAttributeAccessIssue]
+    turnlog.Memory().peek("a")  # pyright: ignore[reportCallIssue]
+    turnlog.Memory().peek("a", "support", 20)  # pyright: ignore[reportCallIssue]
     conv.map(lambda m: m.content)  # pyright: ignore[reportArgumentType]
     turnlog.sandbox(turnlog.Capability.LLM)  # pyright: ignore[reportCallIssue]

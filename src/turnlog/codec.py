@@ -130,9 +130,13 @@ def to_json(value: object) -> bytes:
     """Give a value of JSON's own kinds as one line of UTF-8, without a newline.
 
     Raises:
-        ValueError: a float in it is not finite.
+        ValueError: a float in it is not finite, or it is nested too deep.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except RecursionError:
+        message = "it is nested too deep"
+        raise ValueError(message) from None
     return _escape_controls(text.encode("utf-8", "backslashreplace"))
 
 

@@ -11,6 +11,7 @@ message takes the same time.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -242,7 +243,7 @@ class Conversation(Sequence[Message]):
 
     def _position(self, index: SupportsIndex, count: int, doing: str) -> int:
         """Give an index that may count from the end as a position among `count`."""
-        given = index.__index__()
+        given = operator.index(index)
         position = given + len(self) if given < 0 else given
         if not 0 <= position < count:
             raise IndexError(

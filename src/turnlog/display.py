@@ -9,8 +9,6 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from turnlog.wire import whole_characters
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 # Control characters but for newline and tab, separators of lines, reversals, half characters.
 _STEERING: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _COLOURS: Final[dict[Role, str]] = {"user": "green", "assistant": "cyan", "system": "yellow"}
 _CELL: Final = "text-align: left; vertical-align: top"
@@ -70,4 +68,4 @@ def html_table(caption: str, messages: Iterable[Message]) -> str:
 def _escaped(text: str) -> str:
     import html  # noqa: PLC0415 - for notebooks only
 
-    return html.escape(whole_characters(text))
+    return html.escape(visible(text))

@@ -50,6 +50,7 @@ class ConversationStats(NamedTuple):
 
 def stats_of(messages: Sequence[Message]) -> ConversationStats:
     """Give messages in figures."""
+    messages = tuple(messages)  # of a thread, each is made anew at each look
     replies = [message for message in messages if message.role == "assistant"]
     prompts = [message for message in messages if message.role != "assistant"]
     models = (message.meta.get("model") for message in messages if message.meta)
@@ -77,8 +78,10 @@ def newest_that_fit(
     """Give the leading system messages, and the newest turns that fit, from a user's turn on.
 
     Raises:
-        InvalidTurn: not even the system messages fit.
+        InvalidTurn: not even the system messages fit, or the number is negative.
     """
+    if max_tokens < 0:
+        raise InvalidTurn("conversation", f"fit({max_tokens}) is negative", "give 0 or more")
     size, in_a_token = _measure(count)
     head = tuple(takewhile(lambda message: message.role == "system", messages))
     left = max_tokens * in_a_token - sum(size(message.content) for message in head)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from turnlog.stores.base import Read, Store, ThreadInfo
+    from turnlog.errors import DamageWarning
+    from turnlog.stores.base import Store, ThreadInfo
 
     _Parameters = ParamSpec("_Parameters")
     _Result = TypeVar("_Result")
@@ -193,15 +194,19 @@ class Memory:
         in async code use `apeek`. Writes nothing: what a crash left is not mended. Source: case
         C17.
         """
-        key = self._peekable(id, namespace, last)
-        return _last(key, self._store.tail(key, last), last)
+        return _told(self._peek(self._peekable(id, namespace, last), last))
 
     async def apeek(
         self, id: str, namespace: str = DEFAULT_NAMESPACE, *, last: int
     ) -> Conversation:
         """Read the last turns of a stored thread off the event loop. As `peek`."""
-        key = self._peekable(id, namespace, last)
-        return _last(key, await _off_loop(self._store.tail, key, last), last)
+        return _told(await _off_loop(self._peek, self._peekable(id, namespace, last), last))
+
+    def _peek(self, key: ThreadKey, last: int) -> tuple[Conversation, DamageWarning | None]:
+        read = self._store.tail(key, last)
+        lines = read.lines[max(0, len(read.lines) - last) :]
+        warning = damage_warning(key) if read.problems else None
+        return Conversation(map(decode_turn, lines)), warning
 
     def _peekable(self, id_: str, namespace: str, last: int) -> ThreadKey:
         key = thread_key(id_, namespace)
@@ -336,13 +341,11 @@ def _release(commit: GroupCommit, store: Store) -> None:
     store.close()
 
 
-def _last(key: ThreadKey, read: Read, count: int) -> Conversation:
-    if read.problems:
-        warnings.warn(damage_warning(key), stacklevel=3)
-    lines = read.lines
-    return Conversation(
-        decode_turn(lines[i]) for i in range(max(0, len(lines) - count), len(lines))
-    )
+def _told(peeked: tuple[Conversation, DamageWarning | None]) -> Conversation:
+    conversation, warning = peeked
+    if warning is not None:
+        warnings.warn(warning, stacklevel=3)
+    return conversation
 
 
 def _damaged(working: WorkingSet) -> DamagedThread:

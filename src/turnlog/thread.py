@@ -15,7 +15,7 @@ from turnlog.capability import Capability, require
 from turnlog.codec import encode_turn
 from turnlog.commit import GroupCommit, Ticket
 from turnlog.conversation import Conversation
-from turnlog.errors import InvalidTurn, ReadOnly
+from turnlog.errors import Closed, InvalidTurn, ReadOnly
 from turnlog.message import Message, Role, Scalar
 from turnlog.turnlock import TurnLock, TurnQueue
 from turnlog.workingset import WorkingSet, again
@@ -33,6 +33,11 @@ class Opener(Protocol):
     @property
     def read_only(self) -> bool:
         """Whether it may only be read."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
         ...
 
     def open(self, id: str, namespace: str = ...) -> MemoryThread:
@@ -286,8 +291,9 @@ class MemoryThread:
     def turn_lock(self, timeout: float | None = None) -> TurnLock:
         """Give the thread's turn lock, which keeps others out from one turn to the next.
 
-        Only those are kept out who take it too: in this process, in the order of their coming, and
-        in all others over the same store. Appends need no lock, and go on.
+        Only those are kept out who take it too, in this process and in all others over the same
+        store. Of those who wait on this very object the first to come is the first to go; beyond
+        it there is no order. Appends need no lock, and go on.
 
         Args:
             timeout: how long to wait for it, in seconds; for ever unless given.
@@ -300,11 +306,13 @@ class MemoryThread:
         Raises:
             CapabilityDenied: the sandbox took FS_WRITE away.
             ReadOnly: its memory was opened for reading.
-            Closed: the thread was deleted.
+            Closed: the memory was closed, or the thread deleted.
 
         Entering touches the disk, and blocks but in `async with`. Source: design, section 6.
         """
         self._check_may_write("memory/turn-lock")
+        if self._memory.closed:
+            raise Closed(self.key, "its memory was closed", "open a new Memory")
         return TurnLock(self.key, self._turn_queue, timeout)
 
     def after_fork(self) -> None:

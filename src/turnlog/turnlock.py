@@ -4,8 +4,10 @@ An append needs no lock of its caller's. This one is for what takes longer than 
 thread, ask a model, append the reply, and nobody else's run in between. It keeps out only those
 who take it too; appends go on.
 
-Two doors, one behind the other. In the process a queue, first come first served; whoever is at its
-head tries the store's lock, which keeps the other processes out, until it has it.
+Two doors, one behind the other. For each open thread a queue, first come first served; whoever is
+at its head tries the store's lock, which keeps all others out, until it has it. Before that he lets
+a while pass if somebody was there before him: else a queue that never ends would take the lock
+again at once, and the others, who can only try now and then, would never have it.
 
 Source: design, section 6; case A06.
 """
@@ -15,7 +17,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from turnlog.errors import LockTimeout
 from turnlog.interrupts import Uninterrupted
@@ -28,10 +31,12 @@ if TYPE_CHECKING:
     from turnlog.names import ThreadKey
 
 _SHORTEST_NAP: Final = 0.001
-_LONGEST_NAP: Final = 0.05  # far below what a run takes, far above what a try costs
+_LONGEST_NAP: Final = 0.01  # far below what a run takes, far above what a try costs
+
+_Result = TypeVar("_Result")
 
 Release: TypeAlias = "Callable[[], None]"
-_Place: TypeAlias = "Future[None]"
+_Place: TypeAlias = "Future[bool]"  # whether somebody was there before
 
 
 class TurnQueue:
@@ -64,7 +69,7 @@ class TurnQueue:
                 self._waiting.append(place)
             else:
                 self._taken = True
-                place.set_result(None)
+                place.set_result(False)
         return place
 
     def leave(self, place: _Place) -> None:
@@ -78,7 +83,7 @@ class TurnQueue:
             while self._waiting:
                 place = self._waiting.popleft()
                 if place.set_running_or_notify_cancel():
-                    place.set_result(None)
+                    place.set_result(True)
                     return
             self._taken = False
 
@@ -132,14 +137,15 @@ class TurnLock:
         place, attempt = self._queue.join(), _Try(self._queue.take)
         try:
             try:
-                place.result(wait.left())
+                after_another = place.result(wait.left())
             except TimeoutError:
                 raise wait.over() from None
+            if after_another:
+                time.sleep(_LONGEST_NAP)
             while (release := attempt()) is None:
                 time.sleep(wait.nap())
         except BaseException:
-            attempt.give_up()
-            self._queue.leave(place)
+            self._abandon(place, attempt)
             raise
         self._release = release
 
@@ -150,12 +156,21 @@ class TurnLock:
         trace: TracebackType | None,
     ) -> None:
         """Let go of it."""
+        self._leave()
+
+    def _leave(self) -> None:
         release, self._release = self._release, None
         try:
             if release is not None:
                 release()
         finally:
             self._queue.pass_on()
+
+    def _abandon(self, place: _Place, attempt: _Try) -> None:
+        try:
+            attempt.give_up()
+        finally:
+            self._queue.leave(place)
 
     async def __aenter__(self) -> None:
         """Wait for the turn, and hold it. Does not block the loop; a cancellation gives it up."""
@@ -165,14 +180,17 @@ class TurnLock:
         place, attempt = self._queue.join(), _Try(self._queue.take)
         try:
             try:
-                await asyncio.wait_for(asyncio.wrap_future(place), wait.left())
+                async with asyncio.timeout(None if place.done() else wait.left()):
+                    after_another = await asyncio.wrap_future(place)
             except TimeoutError:
                 raise wait.over() from None
-            while (release := await asyncio.to_thread(attempt)) is None:  # noqa: ASYNC110 - the other is a process
+            if after_another:
+                await asyncio.sleep(_LONGEST_NAP)
+            # The other may be another process, so there is no event to wait for.
+            while (release := await asyncio.wrap_future(_in_thread(attempt))) is None:  # noqa: ASYNC110
                 await asyncio.sleep(wait.nap())
         except BaseException:
-            attempt.give_up()
-            self._queue.leave(place)
+            _in_thread(partial(self._abandon, place, attempt))
             raise
         self._release = release
 
@@ -185,8 +203,27 @@ class TurnLock:
         """Let go of it; also when this is cancelled."""
         import asyncio  # noqa: PLC0415
 
-        leaving = asyncio.get_running_loop().run_in_executor(None, self.__exit__, None, None, None)
-        await asyncio.shield(leaving)
+        await asyncio.wrap_future(_in_thread(self._leave))
+
+
+def _in_thread(work: Callable[[], _Result]) -> Future[_Result]:
+    """Do something in an OS thread of its own; it goes on when its future is cancelled.
+
+    Not in the loop's pool: all of its threads may be waiting for this very lock.
+    """
+    from concurrent.futures import Future  # noqa: PLC0415
+
+    future: Future[_Result] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is the awaiting task's
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="turnlog-turn-lock", daemon=True).start()
+    return future
 
 
 class _Wait:

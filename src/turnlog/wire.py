@@ -20,8 +20,14 @@ _BETWEEN: Final = "\n\n"
 
 
 def whole_characters(text: str) -> str:
-    """Give a text that can be written as UTF-8: each half character is U+FFFD."""
-    return _HALF.sub("\ufffd", text)
+    """Give a text that can be written as UTF-8.
+
+    Two half characters side by side are one again, as they are in a thread's file; a lone one is
+    U+FFFD.
+    """
+    if not _HALF.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def openai_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:

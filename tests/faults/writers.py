@@ -32,9 +32,11 @@ Process: TypeAlias = subprocess.Popen[str]
 
 
 @contextmanager
-def running(what: str, *args: object, under: Sequence[str] = ()) -> Generator[Process]:
+def running(
+    what: str, *args: object, under: Sequence[str] = (), program: str = __file__
+) -> Generator[Process]:
     """Start a program, under another one if need be; it is dead when the block ends."""
-    command = [*under, sys.executable, __file__, what, *map(str, args)]
+    command = [*under, sys.executable, program, what, *map(str, args)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
     ) as process:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+import math
 import pickle
+import re
 import shutil
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,11 +56,28 @@ def holds(conv: Conversation, model: list[Message]) -> None:
         assert conv.count(message) == model.count(message)
     replies = [message.content for message in model if message.role == "assistant"]
     systems = [message.content for message in model if message.role == "system"]
+    assert conv.turns == len(replies)
+    assert conv.token_count() == math.ceil(sum(len(message.content) for message in model) / 4)
+    assert conv.token_count(len) == sum(len(message.content) for message in model)
+    stats = conv.stats
+    assert (stats.messages, stats.turns) == (len(model), len(replies))
+    assert stats.completion_tokens == math.ceil(sum(map(len, replies)) / 4)
     assert conv.last_reply == (replies[-1] if replies else None)
     assert conv.system == (systems[0] if systems else None)
     same = Conversation(model, model="m", metadata={"k": "v"})
     assert conv == same
     assert hash(conv) == hash(same)
+
+
+def fitted(model: list[Message], tokens: int) -> list[Message] | None:
+    """Give the leading system messages and the longest end that begins with a user and fits."""
+    start = next((i for i, m in enumerate(model) if m.role != "system"), len(model))
+    starts = [i for i in range(start, len(model)) if is_user(model[i])] + [len(model)]
+    for first in starts:
+        kept = model[:start] + model[first:]
+        if math.ceil(sum(len(m.content.encode()) for m in kept) / 4) <= tokens:
+            return kept
+    return None
 
 
 class ConversationMachine(RuleBasedStateMachine):
@@ -136,6 +155,71 @@ class ConversationMachine(RuleBasedStateMachine):
         conv, model = self.made[number]
         return self.make(conv.fork(), model)
 
+    @rule(target=conversations, number=conversations, index=indexes, message=messages)
+    def insert(self, number: int, index: int, message: Message) -> int:
+        """Put a message before a position, the end included; refuse one that is not there."""
+        conv, model = self.made[number]
+        if not -len(model) <= index <= len(model):
+            with pytest.raises(IndexError, match="out of range"):
+                conv.insert(index, message)
+            return number
+        longer = [*model]
+        longer.insert(index, message)
+        return self.make(conv.insert(index, message), longer)
+
+    @rule(target=conversations, number=conversations, index=indexes, message=messages)
+    def replace(self, number: int, index: int, message: Message) -> int:
+        """Put a message in another one's place; refuse a place that is not there."""
+        conv, model = self.made[number]
+        if not -len(model) <= index < len(model):
+            with pytest.raises(IndexError, match="out of range"):
+                conv.replace(index, message)
+            return number
+        changed = [*model]
+        changed[index] = message
+        return self.make(conv.replace(index, message), changed)
+
+    @rule(target=conversations, number=conversations, index=indexes)
+    def remove(self, number: int, index: int) -> int:
+        """Leave a message out; refuse one that is not there."""
+        conv, model = self.made[number]
+        if not -len(model) <= index < len(model):
+            with pytest.raises(IndexError, match="out of range"):
+                conv.remove(index)
+            return number
+        shorter = [*model]
+        del shorter[index]
+        return self.make(conv.remove(index), shorter)
+
+    @rule(
+        target=conversations, number=conversations, content=st.none() | st.sampled_from(("", "s"))
+    )
+    def with_system(self, number: int, content: str | None) -> int:
+        """Give it one system message, or none."""
+        conv, model = self.made[number]
+        rest = [message for message in model if message.role != "system"]
+        system = [] if content is None else [Message("system", content)]
+        return self.make(conv.with_system(content), system + rest)
+
+    @rule(target=conversations, number=conversations, tokens=st.integers(0, 60))
+    def fit(self, number: int, tokens: int) -> int:
+        """Keep what fits; refuse where not even the leading system messages do."""
+        conv, model = self.made[number]
+        fitting = fitted(model, tokens)
+        if fitting is None:
+            with pytest.raises(InvalidTurn, match="system messages"):
+                conv.fit(tokens)
+            return number
+        return self.make(conv.fit(tokens), fitting)
+
+    @rule(number=conversations, text=st.sampled_from(("a", "B", "1", "12", "ab", "", "not there")))
+    def search(self, number: int, text: str) -> None:
+        """Find a text, whatever its case."""
+        conv, model = self.made[number]
+        found = [(i, m) for i, m in enumerate(model) if text.lower() in m.content.lower()]
+        assert conv.search(text) == found
+        assert conv.search(re.compile(text, re.IGNORECASE)) == found
+
     @rule(number=conversations, index=indexes)
     def look(self, number: int, index: int) -> None:
         """Look at one message, or beyond the end."""
@@ -189,6 +273,20 @@ def test_a_snapshot_is_a_conversation_like_any_other(
         assert list(longer[part]) == (model + more)[part]
         assert list(conv.filter(is_user)) == [*filter(is_user, model)]
         assert list(conv.map(shout)) == [*map(shout, model)]
+        for index in range(-len(model), len(model)):
+            changed = [*model]
+            changed[index] = REPLY
+            assert list(conv.replace(index, REPLY)) == changed
+            changed.insert(index, SYSTEM)
+            assert list(conv.replace(index, REPLY).insert(index, SYSTEM)) == changed
+            del changed[index]
+            assert list(conv.replace(index, REPLY).insert(index, SYSTEM).remove(index)) == changed
+        rest = [message for message in model if message.role != "system"]
+        assert list(conv.with_system("new")) == [Message("system", "new"), *rest]
+        assert conv.search("B") == [(i, m) for i, m in enumerate(model) if m.content == "b"]
+        assert list(conv.fit(1000)) == fitted(model, 1000)
+        assert conv.turns == conv.stats.turns == sum(m.role == "assistant" for m in model)
+        assert conv.token_count() == math.ceil(len(model) / 4)
         mem.extend(more)
         assert list(conv) == model
         assert conv == Conversation(model)
@@ -311,7 +409,8 @@ def test_a_conversation_cannot_be_changed() -> None:
     conv: Any = Conversation(given, model="m", metadata=metadata)
     given.append(REPLY)
     metadata["k"] = "w"
-    for name in ("model", "messages", "metadata", "system", "last_reply", "other"):
+    names = ("model", "messages", "metadata", "system", "last_reply", "turns", "stats", "other")
+    for name in names:
         with pytest.raises(AttributeError):
             setattr(conv, name, None)
     with pytest.raises(TypeError):
@@ -356,6 +455,8 @@ def test_what_is_no_message_is_refused(given: Any) -> None:
         lambda: Conversation(given),
         lambda: conv + given,
         lambda: conv.map(lambda _: given),
+        lambda: conv.insert(0, given),
+        lambda: conv.replace(0, given),
     ]
     for call in calls:
         with pytest.raises(InvalidTurn, match="not a Message"):
@@ -370,10 +471,94 @@ def test_bad_arguments_are_refused() -> None:
         lambda: conv.add("x", role="tool"),
         lambda: conv.add("x", meta={"a": []}),
         lambda: conv.last(-1),
+        lambda: conv.with_system(7),
+        lambda: conv.fit(-1),
     ):
         with pytest.raises(InvalidTurn):
             call()
     assert conv.messages == (USER,)
+
+
+Edit = Callable[[Any, Any], Conversation]
+
+EDITS: dict[str, Edit] = {
+    "insert": lambda conv, index: conv.insert(index, USER),
+    "replace": lambda conv, index: conv.replace(index, USER),
+    "remove": lambda conv, index: conv.remove(index),
+}
+edits = pytest.mark.parametrize("name", EDITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "index"), [("insert", 3), ("insert", -3), ("replace", 2), ("remove", -3)]
+)
+def test_an_index_out_of_range_is_told(name: str, index: int) -> None:
+    """An IndexError says which call it was, with which index, and how many messages there are."""
+    with pytest.raises(IndexError) as told:
+        EDITS[name](Conversation([USER, REPLY]), index)
+    message = f"conversation: {name}({index}) is out of range; it has 2 messages, counted from 0"
+    assert str(told.value) == message
+
+
+@edits
+@pytest.mark.parametrize("index", ["0", 0.0, None])
+def test_what_is_no_index_is_a_type_error(name: str, index: object) -> None:
+    """What Python takes for no index is a TypeError, as for every sequence."""
+    with pytest.raises(TypeError):
+        EDITS[name](Conversation([USER, REPLY]), index)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("STRASSE", [0, 1]),
+        ("stra\u00dfe", [0, 1]),
+        ("\u03a3\u03a3", [2]),
+        (".", [3]),
+        ("(", [3]),
+        ("", [0, 1, 2, 3, 4]),
+        ("\n", [4]),
+        (re.compile("stra\u00dfe"), [0]),
+        (re.compile("STRASSE", re.IGNORECASE), [1]),
+        (re.compile("^two$", re.MULTILINE), [4]),
+        (re.compile("^two$"), []),
+        (re.compile("."), [0, 1, 2, 3, 4]),
+    ],
+)
+def test_search_ignores_case_and_reads_no_regex_into_a_text(
+    pattern: str | re.Pattern[str], found: list[int]
+) -> None:
+    """A text is found literally and whatever its case, also over 1 to 2 letters; a regex as it is.
+
+    Source: Sema, conversation/search.
+    """
+    texts = ("eine stra\u00dfe", "strasse 1", "\u03c3\u03c2", "f(x).", "one\ntwo")
+    conv = Conversation(Message("user", text) for text in texts)
+    hits = conv.search(pattern)
+    assert [index for index, _ in hits] == found
+    assert [message for _, message in hits] == [conv[index] for index in found]
+
+
+def test_search_over_a_thread_gives_its_positions(memory: Memory) -> None:
+    """What is found in a thread's messages stands at its position in the thread, roles and all."""
+    mem = memory.open("t")
+    for number in range(100):
+        mem.append(f"Invoice {number}", role="assistant" if number % 2 else "user")
+    conv = mem.messages().add("invoice 99")
+    assert [index for index, _ in conv.search("INVOICE 99")] == [99, 100]
+    assert conv[95:].search("invoice 99")[0] == (4, conv[99])
+
+
+def test_one_system_message_is_the_first() -> None:
+    """With a new system message the old ones are gone, wherever they stood."""
+    conv = Conversation([SYSTEM, USER, SYSTEM, REPLY], model="m", metadata={"k": "v"})
+    new = conv.with_system("be brief")
+    assert new.messages == (Message("system", "be brief"), USER, REPLY)
+    assert (new.system, new.model, new.metadata) == ("be brief", "m", {"k": "v"})
+    assert conv.with_system("").system == ""
+    assert conv.with_system(None).messages == (USER, REPLY)
+    assert conv.with_system(None).system is None
+    assert conv.messages == (SYSTEM, USER, SYSTEM, REPLY)
 
 
 def test_messages_made_in_memory_have_no_time() -> None:
@@ -386,16 +571,3 @@ def test_messages_made_in_memory_have_no_time() -> None:
     assert turn.at is not None
     assert before <= turn.at <= dt.datetime.now(dt.UTC)
     assert (turn.content, turn.meta) == ("x", {"a": 1})
-
-
-def test_a_representation_is_one_short_line() -> None:
-    """However long its messages are, a conversation shows as one line with the last of them."""
-    conv = Conversation([SYSTEM, USER, REPLY])
-    assert repr(conv) == "<Conversation of 3 messages: system: 's' | user: 'q' | assistant: 'a'>"
-    assert repr(Conversation()) == "<Conversation of 0 messages>"
-    assert repr(conv[:1]) == "<Conversation of 1 message: system: 's'>"
-    long = conv.add("word\n" * 100_000).add("x" * 100_000).add("\x1b[31m\u2028")
-    assert len(repr(long)) < 250
-    assert repr(long).isprintable()
-    assert "\n" not in repr(long)
-    assert "\x1b" not in repr(long)

@@ -8,56 +8,101 @@ Source: design, section 6.
 
 from __future__ import annotations
 
-import os
+import errno
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from turnlog.errors import StoreError
+from turnlog.stores.jsonl.osfile import is_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from turnlog.names import ThreadKey
     from turnlog.stores.jsonl.osfile import System
 
 LOCK_SUFFIX: Final = ".lock"
+_NO_FILE: Final = frozenset((errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV))
 
 
-def try_turn_lock(system: System, folder: str, name: str) -> Callable[[], None] | None:
-    """Lock the file beside a thread's file if nobody has it; never wait.
+class LockFiles:
+    """The files of the turn locks that this process holds.
 
     Args:
         system: the system's calls.
-        folder: the namespace's folder.
-        name: the thread's file in it.
-
-    Returns:
-        What lets go of the lock; None where somebody has it.
-
-    Raises:
-        OSError: it cannot be locked; a FileNotFoundError where there is no such folder.
     """
-    fd = system.open_file(folder, name + LOCK_SUFFIX, write=True, create=True)
-    try:
-        if system.try_lock(fd, shared=False) and _stands(system, fd, folder, name):
-            return partial(_let_go, system, fd, os.getpid())
-    except BaseException:
-        system.close(fd)
-        raise
-    system.close(fd)
-    return None
+
+    def __init__(self, system: System) -> None:
+        """Hold none."""
+        self._system = system
+        self._held: dict[object, int] = {}  # to the descriptor
+
+    def try_lock(self, key: ThreadKey, folder: str, name: str) -> Callable[[], None] | None:
+        """Lock the file beside a thread's file if nobody has it; never wait.
+
+        Args:
+            key: the thread.
+            folder: the namespace's folder.
+            name: the thread's file in it.
+
+        Returns:
+            What lets go of the lock; None where somebody has it.
+
+        Raises:
+            OSError: it cannot be locked; a FileNotFoundError where there is no such folder.
+            StoreError: something else stands under its name.
+        """
+        hold = object()
+        self._held[hold] = fd = self._opened(key, folder, name + LOCK_SUFFIX)
+        try:
+            if self._system.try_lock(fd, shared=False) and self._stands(fd, folder, name):
+                return partial(self._let_go, hold)
+        except BaseException:
+            self._let_go(hold)
+            raise
+        self._let_go(hold)
+        return None
+
+    def _opened(self, key: ThreadKey, folder: str, name: str) -> int:
+        try:
+            fd = self._system.open_file(folder, name, write=True, create=True)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise _no_file(key, name) from error
+            raise
+        if is_regular(self._system.status(fd)):
+            return fd
+        self._system.close(fd)
+        raise _no_file(key, name)
+
+    def _stands(self, fd: int, folder: str, name: str) -> bool:
+        """Tell whether the file that was locked still stands there, not removed with its thread."""
+        own = self._system.status(fd)
+        try:
+            there = self._system.status_of(f"{folder}/{name}{LOCK_SUFFIX}")
+        except FileNotFoundError:
+            return False
+        return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+
+    def _let_go(self, hold: object) -> None:
+        fd = self._held.pop(hold, None)
+        if fd is None:
+            return  # this is a forked child: the lock is its parent's
+        try:
+            self._system.unlock(fd)  # closing is not enough: a child may just be forking
+        finally:
+            self._system.close(fd)
+
+    def after_fork(self) -> None:
+        """In a forked child: close the files. The locks are the parent's, and die with it."""
+        for fd in self._held.values():
+            with suppress(OSError):
+                self._system.close(fd)
+        self._held.clear()
 
 
-def _stands(system: System, fd: int, folder: str, name: str) -> bool:
-    """Tell whether the file that was locked still stands there, not removed with its thread."""
-    own = system.status(fd)
-    try:
-        there = system.status_of(f"{folder}/{name}{LOCK_SUFFIX}")
-    except FileNotFoundError:
-        return False
-    return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
-
-
-def _let_go(system: System, fd: int, holder: int) -> None:
-    # A lock is shared with a forked child: it is the parent's to let go of, not the child's. And
-    # closing is not enough, since a child may have the file too.
-    if os.getpid() == holder:
-        system.unlock(fd)
-    system.close(fd)
+def _no_file(key: ThreadKey, name: str) -> StoreError:
+    return StoreError(
+        key, f"its turn lock cannot be taken: {name} is not a regular file", "move that away"
+    )

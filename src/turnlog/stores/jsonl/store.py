@@ -23,7 +23,7 @@ from turnlog.stores.base import START, Append, Outcome, Read, ThreadInfo
 from turnlog.stores.jsonl import doctor
 from turnlog.stores.jsonl.failures import translated
 from turnlog.stores.jsonl.folders import Folders
-from turnlog.stores.jsonl.lockfile import LOCK_SUFFIX, try_turn_lock
+from turnlog.stores.jsonl.lockfile import LOCK_SUFFIX, LockFiles
 from turnlog.stores.jsonl.osfile import System, is_folder, is_regular
 from turnlog.stores.jsonl.repair import TORN_SUFFIX
 from turnlog.stores.jsonl.threadfile import SUFFIX, ThreadFile
@@ -63,6 +63,7 @@ class JsonlStore:
         self._lock_timeout = lock_timeout
         self._system = system or System()
         self._folders = Folders(self._system, os.path.abspath(root))
+        self._turn_locks = LockFiles(self._system)
         self._mutex = threading.Lock()  # two memories may share a store
         self._writer = BatchWriter(self._folders, read_only=read_only)
 
@@ -149,16 +150,21 @@ class JsonlStore:
         """Remove a thread's file and what was set aside from it."""
         self._check_writable(key)
         with translated(key, "it cannot be deleted"):
-            return self._locked(key, self._delete, write=True) is not None
+            existed = self._locked(key, self._delete, write=True) is not None
+            if not existed:
+                self._delete_companions(self._folders.of(key.namespace), key.id + SUFFIX)
+            return existed
 
     def _delete(self, file: ThreadFile) -> bool:
-        name = file.name
-        for companion in (name + LOCK_SUFFIX, name + TORN_SUFFIX, doctor.rewritten_name(name)):
-            with suppress(FileNotFoundError):  # first, so that a crash in between leaves no orphan
-                self._system.unlink(f"{file.folder}/{companion}")
-        self._system.unlink(f"{file.folder}/{name}")
+        self._delete_companions(file.folder, file.name)  # first: a crash here leaves no orphan
+        self._system.unlink(f"{file.folder}/{file.name}")
         self._system.sync_folder(file.folder)
         return True
+
+    def _delete_companions(self, folder: str, name: str) -> None:
+        for companion in (name + LOCK_SUFFIX, name + TORN_SUFFIX, doctor.rewritten_name(name)):
+            with suppress(FileNotFoundError):
+                self._system.unlink(f"{folder}/{companion}")
 
     def examine(self, key: ThreadKey) -> Examination | None:
         """Read a thread's whole file and say what is wrong with it. Blocks; writes nothing.
@@ -226,10 +232,10 @@ class JsonlStore:
         with translated(key, "its turn lock cannot be taken"):
             folder = self._folders.of(key.namespace)
             try:
-                return try_turn_lock(self._system, folder, name)
+                return self._turn_locks.try_lock(key, folder, name)
             except FileNotFoundError:
                 self._folders.make(folder)
-                return try_turn_lock(self._system, folder, name)
+                return self._turn_locks.try_lock(key, folder, name)
 
     def _check_writable(self, key: ThreadKey) -> None:
         if self.read_only:
@@ -238,6 +244,7 @@ class JsonlStore:
     def after_fork(self) -> None:
         """Let go of the parent's files."""
         self._mutex = threading.Lock()
+        self._turn_locks.after_fork()
         self._writer.after_fork()
 
     def close(self) -> None:
