@@ -41,8 +41,8 @@ def ls(ctx: click.Context, namespace: str | None, *, as_json: bool) -> None:
             found = True
         if not found and out.person:
             store = memory.store
-            root = store.root if isinstance(store, JsonlStore) else repr(store)
-            note(f"there are no threads in {namespace or root}")
+            place = store.root if isinstance(store, JsonlStore) else store
+            note(f"there are no threads in {namespace or place!r}")
 
 
 def _write_json(out: Output, info: ThreadInfo) -> None:
