@@ -20,9 +20,10 @@ from turnlog.capability import Capability, require
 from turnlog.codec import decode_turn
 from turnlog.commit import GroupCommit
 from turnlog.conversation import Conversation
-from turnlog.errors import Closed, DamagedThread, ForeignThread, InvalidTurn, UnknownStore
+from turnlog.errors import Closed, DamagedThread, ForeignThread, InvalidTurn
 from turnlog.interrupts import restore_interrupts
 from turnlog.names import DEFAULT_NAMESPACE, ThreadKey, check_name, thread_key
+from turnlog.stores.location import store_at
 from turnlog.thread import MemoryThread
 from turnlog.workingset import WorkingSet, damage_warning
 
@@ -71,7 +72,7 @@ class Memory:
         """Make a memory; nothing is opened yet."""
         if location is None:
             location = os.environ.get("TURNLOG_URL") or DEFAULT_ROOT
-        self._store = _store_at(location, read_only=read_only, lock_timeout=lock_timeout)
+        self._store = store_at(location, read_only=read_only, lock_timeout=lock_timeout)
         self._strict = strict
         self._commit = GroupCommit(self._store, lock_timeout)
         self._closed = False
@@ -356,38 +357,6 @@ def _damaged(working: WorkingSet) -> DamagedThread:
         f"{len(problems)} of its lines cannot be read in full: line {first.line}: {first.reason}",
         "open it without strict=True to have every other turn",
     )
-
-
-def _store_at(
-    location: str | os.PathLike[str] | Store, *, read_only: bool, lock_timeout: float
-) -> Store:
-    if not isinstance(location, str | os.PathLike):
-        return _own_store(location, read_only=read_only)
-    path = os.fspath(location)
-    scheme, colon, rest = path.partition("://")
-    if not colon or (scheme == "file" and rest.startswith("/")):
-        from turnlog.stores.jsonl import JsonlStore  # noqa: PLC0415 - a store is imported when used
-
-        root = rest if colon else path
-        return JsonlStore(root, read_only=read_only, lock_timeout=lock_timeout)
-    if path == "memory://":
-        from turnlog.stores.inmemory import InMemoryStore  # noqa: PLC0415
-
-        return _own_store(InMemoryStore(), read_only=read_only)
-    raise UnknownStore(
-        f"location {scheme + '://…'!r}",
-        "no store is known by this scheme",
-        "give a path, file:///…, memory:// or a Store of your own",
-    )
-
-
-def _own_store(store: Store, *, read_only: bool) -> Store:
-    if not hasattr(store, "commit"):
-        kind = type(store).__name__
-        raise UnknownStore(f"location of type {kind}", "it is no store", "give a path or a URL")
-    if read_only and not store.read_only:
-        raise UnknownStore(repr(store), "it cannot be opened read-only", "leave out read_only=True")
-    return store
 
 
 async def _off_loop(
