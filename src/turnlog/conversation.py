@@ -5,8 +5,8 @@ operation gives a new conversation and leaves the old one as it was. None touche
 
 Inside, a conversation is a base that never changes (a thread's turns up to now, or a tuple), then
 full blocks, then a short tail. Taking one from a thread copies nothing; adding to one copies at
-most a block and, once in a block's length, the list of the blocks: however long it is, adding a
-message takes the same time.
+most a block and, once in a block's length, the list of the blocks: up to hundreds of thousands of
+messages, adding one takes the same time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, overload
 
 from turnlog.display import counted, html_table, rich_text, short
 from turnlog.errors import InvalidTurn
-from turnlog.measure import ConversationStats, newest_that_fit, stats_of, tokens_in
+from turnlog.measure import ConversationStats, check_count, newest_that_fit, stats_of, tokens_in
 from turnlog.message import Message, Role, Scalar
 from turnlog.wire import anthropic_request, openai_messages
 
@@ -43,7 +43,8 @@ class Conversation(Sequence[Message]):
         metadata: what the caller wants to carry along, str to str.
 
     Raises:
-        InvalidTurn: an item of `messages` is not a Message.
+        InvalidTurn: an item of `messages` is not a Message, or the model or something in `metadata`
+            is not a str.
 
     Equality and hash are by value: messages, model and metadata. Source: spec R1, R16, R18.
     """
@@ -65,8 +66,8 @@ class Conversation(Sequence[Message]):
         self._base = _checked(messages)
         self._blocks = ()
         self._tail = ()
-        self._model = model
-        self._metadata = MappingProxyType(dict(metadata)) if metadata else _NOTHING
+        self._model = _text(model, "model")
+        self._metadata = _frozen(metadata) if metadata else _NOTHING
 
     @classmethod
     def over(cls, base: Sequence[Message]) -> Conversation:
@@ -127,7 +128,7 @@ class Conversation(Sequence[Message]):
         Args:
             count: gives the tokens of one text, as `lambda text: len(encoding.encode(text))` does
                 with tiktoken. Unless given, a token is taken to be 4 bytes of UTF-8, rounded up:
-                an estimate, good for plain English.
+                an estimate for plain English; other languages may take twice as many.
 
         What a provider adds for each message is not in it. Source: Sema, conversation/token-count.
         """
@@ -142,6 +143,9 @@ class Conversation(Sequence[Message]):
 
         Returns:
             The position and the message, for each that was found, in order.
+
+        Raises:
+            TypeError: it is neither.
         """
         finds = pattern.search if isinstance(pattern, re.Pattern) else _literally(pattern)
         return [(i, message) for i, message in enumerate(self) if finds(message.content)]
@@ -286,10 +290,9 @@ class Conversation(Sequence[Message]):
         """Give the last `count` messages, or all where there are fewer.
 
         Raises:
-            InvalidTurn: `count` is negative.
+            InvalidTurn: `count` is not a number, 0 or more.
         """
-        if count < 0:
-            raise InvalidTurn("conversation", f"last({count}) is negative", "give 0 or more")
+        check_count(count, "last")
         return self[max(0, len(self) - count) :]
 
     def fit(self, max_tokens: int, *, count: Callable[[str], int] | None = None) -> Conversation:
@@ -306,9 +309,10 @@ class Conversation(Sequence[Message]):
             The system messages and the turns; no turns where not even the last ones fit.
 
         Raises:
-            InvalidTurn: `max_tokens` is negative, or less than the system messages take.
+            InvalidTurn: `max_tokens` is not a number, 0 or more, or the system messages take more.
 
-        Takes time in proportion to what is kept.
+        Takes time in proportion to what it looks at: from the end, up to the first that does not
+        fit.
         """
         return self._with(newest_that_fit(self, max_tokens, count))
 
@@ -396,6 +400,22 @@ def _remade(messages: tuple[Message, ...], model: str, metadata: dict[str, str])
     return Conversation(messages, model=model, metadata=metadata)
 
 
+def _text(value: object, what: str) -> str:
+    if isinstance(value, str):
+        return str.__str__(value)
+    kind = type(value).__name__
+    raise InvalidTurn("conversation", f"its {what} is of type {kind}", "give a str")
+
+
+def _frozen(metadata: Mapping[str, str]) -> Mapping[str, str]:
+    return MappingProxyType(
+        {_text(k, "metadata's key"): _text(v, f"metadata[{k!r}]") for k, v in metadata.items()}
+    )
+
+
 def _literally(text: str) -> Callable[[str], bool]:
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        message = f"search takes a str or a compiled pattern of re, not {type(text).__name__}"
+        raise TypeError(message)
     folded = text.casefold()
     return lambda content: folded in content.casefold()

@@ -36,6 +36,11 @@ def visible(text: str) -> str:
     return _STEERING.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
+def one_line(text: str) -> str:
+    """Give a text as one line that a terminal may have."""
+    return visible(text).replace("\n", "\\n")
+
+
 def counted(number: int, thing: str) -> str:
     """Give a number of things in words: 1 message, 1,200 messages."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
@@ -51,7 +56,7 @@ def rich_text(message: Message) -> Text:
         shown.append(f"  {message.at:%Y-%m-%d %H:%M:%S} UTC", "dim")
     if message.meta:
         pairs = "  ".join(f"{name}={value}" for name, value in message.meta.items())
-        shown.append(f"  {visible(pairs)}", "dim")
+        shown.append(f"  {one_line(pairs)}", "dim")
     return shown.append("\n").append(visible(message.content)).append("\n")
 
 

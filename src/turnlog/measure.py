@@ -1,7 +1,7 @@
 """How much a conversation is: its tokens, its figures, and how much of it fits. Pure.
 
-Without a counter a token is 4 bytes of UTF-8: an estimate, good for plain English, and on the
-safe side for most other languages. Source: Sema, conversation/token-count and conversation/stats;
+Without a counter a token is 4 bytes of UTF-8: an estimate for plain English. Of another language a
+tokenizer may make twice as many. Source: Sema, conversation/token-count and conversation/stats;
 design, section 2, fit.
 """
 
@@ -80,8 +80,7 @@ def newest_that_fit(
     Raises:
         InvalidTurn: not even the system messages fit, or the number is negative.
     """
-    if max_tokens < 0:
-        raise InvalidTurn("conversation", f"fit({max_tokens}) is negative", "give 0 or more")
+    check_count(max_tokens, "fit")
     size, in_a_token = _measure(count)
     head = tuple(takewhile(lambda message: message.role == "system", messages))
     left = max_tokens * in_a_token - sum(size(message.content) for message in head)
@@ -102,6 +101,12 @@ def newest_that_fit(
         if message.role == "user":
             whole = len(newest)
     return (*head, *reversed(newest[:whole]))
+
+
+def check_count(count: object, doing: str) -> None:
+    """Raise InvalidTurn unless it is a number of something."""
+    if not isinstance(count, int) or count < 0:
+        raise InvalidTurn("conversation", f"{doing}({count!r}) is no number", "give 0 or more")
 
 
 def _measure(count: Callable[[str], int] | None) -> tuple[Callable[[str], int], int]:

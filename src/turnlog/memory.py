@@ -20,8 +20,9 @@ from turnlog.capability import Capability, require
 from turnlog.codec import decode_turn
 from turnlog.commit import GroupCommit
 from turnlog.conversation import Conversation
-from turnlog.errors import Closed, DamagedThread, ForeignThread, InvalidTurn
+from turnlog.errors import Closed, DamagedThread, ForeignThread
 from turnlog.interrupts import restore_interrupts
+from turnlog.measure import check_count
 from turnlog.names import DEFAULT_NAMESPACE, ThreadKey, check_name, thread_key
 from turnlog.stores.location import store_at
 from turnlog.thread import MemoryThread
@@ -186,7 +187,7 @@ class Memory:
             The turns, or all where there are fewer; none where there is no such thread.
 
         Raises:
-            InvalidTurn: `last` is negative.
+            InvalidTurn: `last` is not a number, 0 or more.
             InvalidName, CapabilityDenied, Closed: as `open` raises them; it needs FS_READ.
             LockTimeout: another process kept it locked for too long.
             StoreError: it cannot be read.
@@ -211,8 +212,7 @@ class Memory:
 
     def _peekable(self, id_: str, namespace: str, last: int) -> ThreadKey:
         key = thread_key(id_, namespace)
-        if last < 0:
-            raise InvalidTurn(key, f"peek(last={last}) is negative", "give 0 or more")
+        check_count(last, "peek")
         require(Capability.FS_READ, "memory/peek", key)
         self._check_open(key)
         return key

@@ -5,9 +5,9 @@ thread, ask a model, append the reply, and nobody else's run in between. It keep
 who take it too; appends go on.
 
 Two doors, one behind the other. For each open thread a queue, first come first served; whoever is
-at its head tries the store's lock, which keeps all others out, until it has it. Before that he lets
-a while pass if somebody was there before him: else a queue that never ends would take the lock
-again at once, and the others, who can only try now and then, would never have it.
+at its head tries the store's lock, which keeps all others out, until it has it. The others can only
+try now and then, so a queue that never ends would always be there before them: when it has had the
+lock for a second it leaves a gap.
 
 Source: design, section 6; case A06.
 """
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from turnlog.names import ThreadKey
 
 _SHORTEST_NAP: Final = 0.001
-_LONGEST_NAP: Final = 0.01  # far below what a run takes, far above what a try costs
+_LONGEST_NAP: Final = 0.05  # far below what a run takes, far above what a try costs
+_LONGEST_STREAK: Final = 1.0  # of a queue that keeps the lock, until it leaves the others a gap
 
 _Result = TypeVar("_Result")
 
 Release: TypeAlias = "Callable[[], None]"
-_Place: TypeAlias = "Future[bool]"  # whether somebody was there before
+_Place: TypeAlias = "Future[bool]"  # whether to leave a gap first
 
 
 class TurnQueue:
@@ -51,6 +52,7 @@ class TurnQueue:
         self.take = take
         self._mutex = threading.Lock()
         self._taken = False
+        self._since = 0.0
         self._waiting: deque[_Place] = deque()
 
     def after_fork(self) -> None:
@@ -59,18 +61,15 @@ class TurnQueue:
         self._taken = False
         self._waiting.clear()
 
-    def join(self) -> _Place:
+    def join(self, place: _Place) -> None:
         """Take a place; it is done when its turn has come."""
-        from concurrent.futures import Future  # noqa: PLC0415 - loaded when it is needed
-
-        place: _Place = Future()
         with self._mutex:
             if self._taken:
                 self._waiting.append(place)
             else:
-                self._taken = True
+                self._since = time.monotonic()
                 place.set_result(False)
-        return place
+                self._taken = True
 
     def leave(self, place: _Place) -> None:
         """Give up a place; where its turn had come already, it is the next one's."""
@@ -83,9 +82,16 @@ class TurnQueue:
             while self._waiting:
                 place = self._waiting.popleft()
                 if place.set_running_or_notify_cancel():
-                    place.set_result(True)
+                    place.set_result(self._leaves_gap())
                     return
             self._taken = False
+
+    def _leaves_gap(self) -> bool:
+        now = time.monotonic()
+        if now - self._since < _LONGEST_STREAK:
+            return False
+        self._since = now
+        return True
 
 
 class _Try:
@@ -98,14 +104,20 @@ class _Try:
         self._release: Release | None = None
 
     def __call__(self) -> Release | None:
-        with Uninterrupted():  # else what was just taken could be lost
-            release = self._take()
-            with self._mutex:
-                if release is not None and self._given_up:
-                    release()
-                else:
-                    self._release = release
-            return release
+        release = None
+        try:
+            with Uninterrupted():  # else what was just taken could be lost
+                release = self._take()
+                with self._mutex:
+                    if self._given_up and release is not None:
+                        release()
+                    else:
+                        self._release = release
+        except BaseException:  # another signal's handler raised
+            if release is not None:
+                release()
+            raise
+        return release
 
     def give_up(self) -> None:
         with self._mutex:
@@ -133,14 +145,14 @@ class TurnLock:
 
     def __enter__(self) -> None:
         """Wait for the turn, and hold it. Blocks."""
-        wait = _Wait(self._key, self._timeout)
-        place, attempt = self._queue.join(), _Try(self._queue.take)
+        wait, place, attempt = self._begin()
         try:
+            self._queue.join(place)
             try:
-                after_another = place.result(wait.left())
+                leave_gap = place.result(wait.left())
             except TimeoutError:
                 raise wait.over() from None
-            if after_another:
+            if leave_gap:
                 time.sleep(_LONGEST_NAP)
             while (release := attempt()) is None:
                 time.sleep(wait.nap())
@@ -166,6 +178,11 @@ class TurnLock:
         finally:
             self._queue.pass_on()
 
+    def _begin(self) -> tuple[_Wait, _Place, _Try]:
+        from concurrent.futures import Future  # noqa: PLC0415 - loaded when it is needed
+
+        return _Wait(self._key, self._timeout), Future(), _Try(self._queue.take)
+
     def _abandon(self, place: _Place, attempt: _Try) -> None:
         try:
             attempt.give_up()
@@ -176,15 +193,15 @@ class TurnLock:
         """Wait for the turn, and hold it. Does not block the loop; a cancellation gives it up."""
         import asyncio  # noqa: PLC0415 - takes as long to import as all the rest
 
-        wait = _Wait(self._key, self._timeout)
-        place, attempt = self._queue.join(), _Try(self._queue.take)
+        wait, place, attempt = self._begin()
         try:
+            self._queue.join(place)
             try:
                 async with asyncio.timeout(None if place.done() else wait.left()):
-                    after_another = await asyncio.wrap_future(place)
+                    leave_gap = await asyncio.wrap_future(place)
             except TimeoutError:
                 raise wait.over() from None
-            if after_another:
+            if leave_gap:
                 await asyncio.sleep(_LONGEST_NAP)
             # The other may be another process, so there is no event to wait for.
             while (release := await asyncio.wrap_future(_in_thread(attempt))) is None:  # noqa: ASYNC110
@@ -222,7 +239,10 @@ def _in_thread(work: Callable[[], _Result]) -> Future[_Result]:
         except BaseException as error:  # noqa: BLE001 - it is the awaiting task's
             future.set_exception(error)
 
-    threading.Thread(target=run, name="turnlog-turn-lock", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="turnlog-turn-lock", daemon=True).start()
+    except RuntimeError:  # the system has no more of them: better here than never
+        run()
     return future
 
 

@@ -210,7 +210,7 @@ def damage_warning(key: ThreadKey) -> DamageWarning:
     """Make the warning for a thread that has lines which cannot be read."""
     return DamageWarning(
         f"{key}: some of its lines cannot be read; every other turn is there; "
-        f"the open thread's problems list them"
+        f"`problems` of the opened thread lists them"
     )
 
 

@@ -11,7 +11,7 @@ import click
 from turnlog.cli.append import append
 from turnlog.cli.completion import completion
 from turnlog.cli.doctor import doctor
-from turnlog.cli.edge import Edge
+from turnlog.cli.edge import Edge, words
 from turnlog.cli.export import export
 from turnlog.cli.import_ import import_
 from turnlog.cli.ls import ls
@@ -23,6 +23,13 @@ from turnlog.cli.tail import tail
 NAME = "turnlog"
 
 
+def _not_empty(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Refuse "", which is what a shell makes of a variable that is not set."""
+    if value == "":
+        raise click.BadParameter("it is empty", param=option)
+    return value
+
+
 @click.group(
     NAME,
     cls=Edge,
@@ -32,6 +39,7 @@ NAME = "turnlog"
 @click.option(
     "--root",
     metavar="LOCATION",
+    callback=_not_empty,
     help="Where the threads are: a folder, or a store's URL.  [default: the environment's "
     "TURNLOG_URL, else ./.sema/memory]",
 )
@@ -52,4 +60,7 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
     arguments = [os.fsencode(each).decode("utf-8", "surrogateescape") for each in sys.argv[1:]]
-    app(arguments, prog_name=NAME)
+    try:
+        app(arguments, prog_name=NAME)
+    except OSError as error:  # of what click itself writes, such as the help
+        sys.exit(f"Error: {words(error)}")

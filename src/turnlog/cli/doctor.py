@@ -11,7 +11,7 @@ from turnlog.cli.memories import keys, missing, open_to_read, open_to_write, sho
 from turnlog.cli.output import Output
 from turnlog.cli.progress import Bar
 from turnlog.cli.threadname import threads_argument
-from turnlog.display import counted
+from turnlog.display import counted, one_line
 from turnlog.errors import TurnlogError
 from turnlog.stores.jsonl import JsonlStore
 
@@ -65,15 +65,12 @@ def _visit(
 ) -> bool:
     """Examine a thread, and repair it if asked to; say whether it is well in the end."""
     try:
-        found = store.examine(key)
+        found = store.repair(key) if repair else store.examine(key)
         if found is None:
             if named:
                 raise missing(key)
             return True  # it was deleted since it was listed
-        after = None
-        if repair and not found.sound:
-            store.repair(key)
-            after = store.examine(key)
+        after = store.examine(key) if repair and not found.sound else None
     except (TurnlogError, click.ClickException) as error:
         report.failed(key, words(error))
         return False
@@ -93,11 +90,7 @@ class _Report:
         for finding in _findings(found):
             self._line(shown(found.key), finding)
         if after is not None:
-            aside = after.set_aside - found.set_aside
-            place = f"{shown(found.key)}.jsonl.torn"
-            done = "repaired" if after.sound else "repaired in part, look at it by hand"
-            moved = f"; {counted(aside, 'byte')} set aside in {place}" if aside else ""
-            self._line(shown(found.key), done + moved)
+            self._line(shown(found.key), _done(found, after))
 
     def failed(self, key: ThreadKey, reason: str) -> None:  # noqa: ARG002 - the reason names it
         """Tell that a thread could not be examined or repaired."""
@@ -121,18 +114,17 @@ class _Report:
 
     def _line(self, name: str, finding: str) -> None:
         self._make_room()
-        self._out.line(f"{self._out.styled(self._out.clean(name), 'name')}: {finding}")
+        self._out.line(f"{self._out.styled(one_line(name), 'name')}: {finding}")
 
 
 class _JsonReport(_Report):
     """Tells what was found as JSON objects, a line each."""
 
     def found(self, found: Examination, after: Examination | None) -> None:
-        now = after or found
         self._write(
             found.key,
             {
-                "turns": now.turns,
+                "turns": found.turns,
                 "sound": found.sound,
                 "repaired": after is not None and after.sound,
                 "torn": found.torn,
@@ -146,7 +138,7 @@ class _JsonReport(_Report):
                     }
                     for problem in found.problems
                 ],
-                "set_aside": now.set_aside,
+                "set_aside": (after or found).set_aside,
             },
         )
 
@@ -163,6 +155,15 @@ class _JsonReport(_Report):
     def _write(self, key: ThreadKey, fields: dict[str, Any]) -> None:
         self._make_room()
         self._out.json({"namespace": key.namespace, "id": key.id, **fields})
+
+
+def _done(found: Examination, after: Examination) -> str:
+    """Say what a repair did."""
+    aside = after.set_aside - found.set_aside
+    if after.problems == found.problems and not aside:
+        return "not repaired: which value of a key counts, only a person can say"
+    moved = f"{counted(aside, 'byte')} set aside in {shown(found.key)}.jsonl.torn"
+    return f"repaired; {moved}" if aside else "repaired"
 
 
 def _findings(found: Examination) -> Iterator[str]:

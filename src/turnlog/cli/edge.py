@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from turnlog.display import visible
+from turnlog.display import one_line
 from turnlog.errors import DamageWarning, TurnlogError, TurnlogWarning
 
 if TYPE_CHECKING:
@@ -56,11 +56,6 @@ def words(error: TurnlogError | OSError | click.ClickException) -> str:
     if error.filename is None:
         return error.strerror
     return f"{one_line(os.fsdecode(error.filename))}: {error.strerror}"
-
-
-def one_line(text: str) -> str:
-    """Give a text as one line that may stand in a terminal."""
-    return visible(text).replace("\n", "\\n")
 
 
 def note(text: str) -> None:

@@ -3,8 +3,9 @@ r"""The formats that threads are exported to and imported from. Pure: bytes to m
 `jsonl` is a thread's own format, exact: role, content, at and meta.
 
 `openai` is a JSON array of `{"role", "content"}`, as OpenAI's chat completions take it. On reading,
-content may be null or a list of parts, of which the text parts are joined by newlines; "developer"
-is system; a message without a text, and one of a tool or a function, has no place in a thread.
+content may be null or a list of parts, of which those that are text are joined by newlines;
+"developer" is system; a name goes into the meta. A message without a text, and one of a tool or a
+function, has no place in a thread; nor have tool calls and parts that are no text.
 
 `markdown` is for people, and exact too. A turn is a heading, its meta where it has any, an empty
 line, and its text; an empty line is between turns:
@@ -40,7 +41,7 @@ from turnlog.stores.base import START
 from turnlog.stores.jsonl.format import scan
 from turnlog.wire import whole_characters
 
-Read: TypeAlias = Message | None  # None: a message that has no place in a thread
+Read: TypeAlias = Message | None  # None: something that has no place in a thread
 
 
 class BadInput(ValueError):
@@ -53,8 +54,9 @@ class Format(NamedTuple):
     Attributes:
         suffix: how the names of its files end.
         write: gives the bytes of messages, piece by piece.
-        read: gives the messages in some bytes, and None for each that has no place in a thread.
-            Raises BadInput, also after some messages: then none of them may be kept.
+        read: gives the messages in some bytes, and None for each that has no place in a thread, or
+            has something in it that has none. Raises BadInput, also after some messages: then none
+            of them may be kept.
         keeps_halves: whether a half character comes back as it was.
     """
 
@@ -115,7 +117,7 @@ def _read_openai(data: bytes) -> Iterator[Read]:
     problems: list[str] = []
     for number, item in enumerate(cast("list[object]", array), 1):
         try:
-            yield _openai_message(item)
+            yield from _openai_message(item)
         except ValueError as error:
             problems.append(f"message {number}: {error}")
     if problems:
@@ -123,38 +125,51 @@ def _read_openai(data: bytes) -> Iterator[Read]:
 
 
 _LEFT_OUT: Final = ("tool", "function")
+_TEXT_PARTS: Final[dict[object, str]] = {  # where each kind has its text
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+}
 
 
-def _openai_message(item: object) -> Read:
+def _openai_message(item: object) -> Iterator[Read]:
     if not isinstance(item, dict):
         raise ValueError("it is no object")  # noqa: TRY004 - it is the input's value
     fields = cast("dict[str, Any]", item)
     role = fields.get("role")
     if role in _LEFT_OUT:
-        return None
+        yield None
+        return
     role = "system" if role == "developer" else role
     if role not in ROLES:
         raise ValueError(f"its role is {ascii(role)[:40]}")
-    text = _openai_text(fields.get("content"))
-    return Message(role, text) if text else None
+    texts, whole = _openai_texts(fields.get("content"))
+    if texts:
+        name = fields.get("name")
+        meta = {"name": name} if isinstance(name, str) else None
+        yield Message(role, "\n".join(texts), None, meta)
+    if not texts or not whole or fields.get("tool_calls") or fields.get("function_call"):
+        yield None
 
 
-def _openai_text(content: object) -> str | None:
+def _openai_texts(content: object) -> tuple[list[str], bool]:
+    """Give the texts in a content, and whether that is all that is in it."""
     if content is None or isinstance(content, str):
-        return content
+        return ([] if content is None else [content]), True
     if not isinstance(content, list):
         raise ValueError("its content is neither a text, nor null, nor a list of parts")  # noqa: TRY004
-    return "\n".join(
-        text for part in cast("list[object]", content) if (text := _openai_part(part)) is not None
-    )
+    parts = [_openai_part(part) for part in cast("list[object]", content)]
+    texts = [part for part in parts if part is not None]
+    return texts, len(texts) == len(parts)
 
 
 def _openai_part(part: object) -> str | None:
-    """Give the text of a part that is one: `{"type": "text", "text": ...}`."""
+    """Give the text of a part that is one, such as `{"type": "text", "text": ...}`."""
     if not isinstance(part, dict):
         raise ValueError("a part of its content is no object")  # noqa: TRY004
     fields = cast("dict[str, Any]", part)
-    text = fields.get("text") if fields.get("type") == "text" else None
+    text = fields.get(_TEXT_PARTS.get(fields.get("type"), ""))
     return text if isinstance(text, str) else None
 
 

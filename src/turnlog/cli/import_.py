@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from turnlog.cli.edge import note, one_line
+from turnlog.cli.edge import note
 from turnlog.cli.formats import BadInput
 from turnlog.cli.memories import open_to_write, shown
 from turnlog.cli.progress import Bar
 from turnlog.cli.threadname import thread_argument
 from turnlog.cli.transfer import chosen_format, format_option
-from turnlog.display import counted
+from turnlog.display import counted, one_line
 from turnlog.errors import Conflict
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ def import_(
     """
     file = None if file == "-" else file
     form = chosen_format(format_name, file)
-    messages, left_out = _read(form, _bytes(file), file or "standard input")
+    name = one_line(file or "standard input")
+    data = _bytes(file)
+    if not data:
+        raise click.ClickException(f"{name}: it is empty, and nothing was imported")
+    messages, left_out = _read(form, data, name)
     with open_to_write(ctx) as memory:
         mem = memory.open(thread.id, thread.namespace)
         try:
@@ -49,7 +53,7 @@ def import_(
                 f"written; give --append to add to them"
             ) from None
     if left_out:
-        note(f"left out: {counted(left_out, 'message')} of tools or without text")
+        note(f"left out what is no text, of {counted(left_out, 'message')}")
     if sys.stderr.isatty():
         note(f"imported {counted(len(messages), 'turn')} into {shown(thread)}")
 
@@ -66,7 +70,7 @@ def _bytes(file: str | None) -> bytes:
 
 
 def _read(form: Format, data: bytes, name: str) -> tuple[list[Message], int]:
-    """Give the messages, and how many have no place in a thread."""
+    """Give the messages, and of how many something has no place in a thread."""
     messages: list[Message] = []
     left_out = 0
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from turnlog.conversation import Conversation
 from turnlog.errors import UnknownStore
 from turnlog.memory import Memory
 from turnlog.names import ThreadKey
+from turnlog.stores.inmemory import InMemoryStore
+from turnlog.stores.jsonl import JsonlStore
 from turnlog.workingset import WorkingSet
 
 if TYPE_CHECKING:
@@ -24,15 +27,33 @@ def shown(key: ThreadKey) -> str:
 
 def open_to_write(ctx: click.Context) -> Memory:
     """Make the memory that the command was asked for."""
-    return Memory(ctx.find_root().params["root"])
+    memory = Memory(_location(ctx))
+    if isinstance(memory.store, InMemoryStore):
+        raise click.UsageError("memory:// ends with the command; give a folder as --root")
+    return memory
 
 
-def open_to_read(ctx: click.Context) -> Memory:
-    """Make the memory that the command was asked for, to read only where its store can do that."""
+def open_to_read(ctx: click.Context, *, may_be_missing: bool = False) -> Memory:
+    """Make the memory that the command was asked for, to read only where its store can do that.
+
+    Raises:
+        ClickException: a folder was named that is not there, unless it may be missing.
+    """
+    location = _location(ctx)
     try:
-        return Memory(ctx.find_root().params["root"], read_only=True)
+        memory = Memory(location, read_only=True)
     except UnknownStore:
         return open_to_write(ctx)  # it fails likewise where there is no such store at all
+    store = memory.store
+    named = location is not None and not may_be_missing
+    if named and isinstance(store, JsonlStore) and not os.path.isdir(store.root):
+        raise click.ClickException(f"{store.root}: there is no such folder")
+    return memory
+
+
+def _location(ctx: click.Context) -> str | None:
+    """Give the place that was named; None for the one that a program has without naming any."""
+    return ctx.find_root().params["root"] or os.environ.get("TURNLOG_URL") or None
 
 
 def missing(key: ThreadKey) -> click.ClickException:
@@ -72,7 +93,10 @@ def peek(memory: Memory, key: ThreadKey, last: int) -> Conversation:
     Raises:
         ClickException: there is no such thread.
     """
-    return memory.peek(key.id, key.namespace, last=last) or read(memory, key).last(last)
+    turns = memory.peek(key.id, key.namespace, last=last)
+    if not turns and memory.store.tail(key, 0).position.incarnation is None:
+        raise missing(key)
+    return turns
 
 
 def keys(memory: Memory, namespace: str | None = None) -> Iterator[ThreadKey]:

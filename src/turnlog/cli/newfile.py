@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from turnlog.display import one_line
 from turnlog.stores.jsonl.osfile import System
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def write_file(path: str, pieces: Iterable[bytes], *, force: bool) -> None:
         ClickException: something is there, and it is not to be replaced, or is no regular file.
         OSError: it could not be written; what was there is as it was.
     """
+    if path.endswith("/"):
+        raise click.ClickException(f"{one_line(path)}: it is the name of a folder; give a file's")
     target = os.path.realpath(path.encode("utf-8", "surrogateescape"))
     folder = os.path.dirname(target)
     _check_target(target, path, force=force)
@@ -49,7 +52,8 @@ def write_file(path: str, pieces: Iterable[bytes], *, force: bool) -> None:
         with suppress(FileNotFoundError):
             os.unlink(beside)
         raise
-    system.sync_folder(folder.decode("utf-8", "surrogateescape"))
+    with suppress(PermissionError):  # a folder that may be written to but not read
+        system.sync_folder(folder.decode("utf-8", "surrogateescape"))
 
 
 def _check_target(target: bytes, path: str, *, force: bool) -> None:
@@ -58,13 +62,13 @@ def _check_target(target: bytes, path: str, *, force: bool) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(status.st_mode):
-        raise click.ClickException(f"{path}: it is there, and is not a regular file")
+        raise click.ClickException(f"{one_line(path)}: it is there, and is not a regular file")
     if not force:
         raise _there(path)
 
 
 def _there(path: str) -> click.ClickException:
-    return click.ClickException(f"{path}: the file exists; give --force to replace it")
+    return click.ClickException(f"{one_line(path)}: the file exists; give --force to replace it")
 
 
 def _name(beside: bytes, target: bytes, path: str, *, force: bool) -> None:

@@ -10,12 +10,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from turnlog.codec import to_json
-from turnlog.display import visible
+from turnlog.codec import encode_turn, to_json
+from turnlog.display import one_line, visible
 from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
     import datetime as dt
+    from collections.abc import Iterable
 
     from turnlog.message import Message
 
@@ -59,17 +60,33 @@ class Output:
         sys.stdout.write(f"{text}\n")
 
     def json(self, value: object) -> None:
-        """Write a value as a line of JSON, which nothing can steer a terminal with."""
-        self.line(to_json(value).decode())
+        """Write a value as a line of JSON."""
+        self._json_line(to_json(value))
+
+    def _json_line(self, line: bytes) -> None:
+        """Write JSON; its own escapes are those that `visible` gives."""
+        text = line.decode()
+        self.line(visible(text) if self.person else text)
 
     def time(self, at: dt.datetime) -> str:
         """Give a time in UTC: to the second for a person, in full for a pipe."""
         return f"{at:%Y-%m-%d %H:%M:%S} UTC" if self.person else rfc3339(at)
 
-    def turn(self, message: Message) -> None:
+    def turns(self, messages: Iterable[Message], *, as_json: bool) -> None:
+        """Write turns, for whoever reads or as lines of a thread's file."""
+        for message in messages:
+            if as_json:
+                self._json_line(encode_turn(message))
+            else:
+                self._turn(message)
+
+    def _turn(self, message: Message) -> None:
         """Write a turn: its role and time, its text, and an empty line."""
-        at = "" if message.at is None else f"  {self.time(message.at)}"
-        self.line(self.styled(message.role, message.role) + self.styled(at, "aside"))
+        aside = "" if message.at is None else f"  {self.time(message.at)}"
+        if self.person:
+            for name, value in (message.meta or {}).items():
+                aside += one_line(f"  {name}={value}")
+        self.line(self.styled(message.role, message.role) + self.styled(aside, "aside"))
         self.line(self.clean(message.content))
         self.line()
 

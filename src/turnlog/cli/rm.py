@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from turnlog.cli.edge import note
+from turnlog.cli.edge import note, words
 from turnlog.cli.memories import missing, open_to_read, open_to_write, read, shown
 from turnlog.cli.threadname import threads_argument
 from turnlog.display import counted
+from turnlog.errors import TurnlogError
 
 if TYPE_CHECKING:
     from turnlog.names import ThreadKey
@@ -25,7 +26,7 @@ def rm(ctx: click.Context, threads: tuple[ThreadKey, ...], *, yes: bool) -> None
 
     Its turns are gone, and what was set aside from its file is too.
     """
-    if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not yes and not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
         raise click.ClickException(
             "there is no terminal to ask on, and nothing was deleted; give --yes to delete"
         )
@@ -34,8 +35,8 @@ def rm(ctx: click.Context, threads: tuple[ThreadKey, ...], *, yes: bool) -> None
         try:
             if yes or _agreed(ctx, key):
                 _delete(ctx, key)
-        except click.ClickException as error:
-            error.show()
+        except (click.ClickException, TurnlogError) as error:
+            note(f"Error: {words(error)}")
             failed = True
     if failed:
         ctx.exit(1)

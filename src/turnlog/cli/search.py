@@ -138,6 +138,8 @@ def _write(out: Output, hit: _Hit, *, as_json: bool) -> None:
 
 
 def _highlighted(out: Output, hit: _Hit) -> str:
+    if not out.person:
+        return out.clean(hit.line)
     parts: list[str] = []
     at = 0
     for start, stop in hit.spans:  # two of them may share a character: "s" is twice in "ß"
@@ -156,7 +158,8 @@ def _finder(pattern: str, *, regex: bool, case_sensitive: bool) -> _Finder:
         return _literally(pattern)
     try:
         compiled = re.compile(
-            pattern if regex else re.escape(pattern), 0 if case_sensitive else re.IGNORECASE
+            pattern if regex else re.escape(pattern),
+            re.MULTILINE | (0 if case_sensitive else re.IGNORECASE),
         )
     except (re.error, OverflowError, RecursionError) as error:
         raise click.BadParameter(

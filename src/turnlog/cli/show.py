@@ -9,7 +9,6 @@ import click
 from turnlog.cli.memories import open_to_read, peek, read
 from turnlog.cli.output import Output
 from turnlog.cli.threadname import thread_argument
-from turnlog.codec import encode_turn
 
 if TYPE_CHECKING:
     from turnlog.names import ThreadKey
@@ -25,8 +24,4 @@ def show(ctx: click.Context, thread: ThreadKey, last: int | None, *, as_json: bo
     out = Output()
     with open_to_read(ctx) as memory:
         turns = read(memory, thread) if last is None else peek(memory, thread, last)
-        for message in turns:
-            if as_json:
-                out.line(encode_turn(message).decode())
-            else:
-                out.turn(message)
+        out.turns(turns, as_json=as_json)

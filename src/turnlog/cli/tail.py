@@ -12,7 +12,6 @@ from turnlog.cli.edge import note
 from turnlog.cli.memories import open_to_read, peek, shown
 from turnlog.cli.output import Output
 from turnlog.cli.threadname import thread_argument
-from turnlog.codec import encode_turn
 from turnlog.errors import LockTimeout, ThreadReplaced
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def tail(ctx: click.Context, thread: ThreadKey, count: int, *, follow: bool, as_
     With --follow the thread need not exist yet; a file that is replaced or deleted is followed on.
     """
     out = Output()
-    with open_to_read(ctx) as memory:
+    with open_to_read(ctx, may_be_missing=follow) as memory:
         if follow:
             _follow(memory, thread, count, out, as_json=as_json)
         else:
@@ -49,11 +48,7 @@ def tail(ctx: click.Context, thread: ThreadKey, count: int, *, follow: bool, as_
 
 
 def _write(out: Output, turns: Iterable[Message], *, as_json: bool) -> None:
-    for message in turns:
-        if as_json:
-            out.line(encode_turn(message).decode())
-        else:
-            out.turn(message)
+    out.turns(turns, as_json=as_json)
     out.flush()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+# A shell takes what it completes as it is: `$(...)` would be a command, a blank makes two words.
+_PLAIN: Final = re.compile(r"[\w.@%+=,/-]+\Z")
 _MOST_COMPLETED: Final = 500  # more than anybody reads, and a shell is quick with it
 
 
@@ -51,7 +54,7 @@ def _complete(
     param: click.Parameter,  # noqa: ARG001 - what click calls it with
     incomplete: str,
 ) -> list[CompletionItem]:
-    """Give the stored threads whose name begins so; none where that goes wrong."""
+    """Give the stored threads whose name begins so, if a shell can take it; none on an error."""
     namespace, slash, _ = incomplete.partition("/")
     try:
         with open_to_read(ctx) as memory:
@@ -59,7 +62,7 @@ def _complete(
                 key.id if not slash and key.namespace == DEFAULT_NAMESPACE else shown(key)
                 for key in keys(memory, namespace if slash else None)
             )
-            begun = (name for name in names if name.startswith(incomplete))
+            begun = (name for name in names if name.startswith(incomplete) and _PLAIN.match(name))
             return [CompletionItem(name) for name in islice(begun, _MOST_COMPLETED)]
     except (TurnlogError, OSError):
         return []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from turnlog.cli.formats import FORMATS, Format
+from turnlog.display import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,4 +35,6 @@ def chosen_format(name: str | None, file: str | None) -> Format:
         if each.suffix == ending:
             return each
     endings = ", ".join(each.suffix for each in FORMATS.values())
-    raise click.UsageError(f"{file}: its ending is none of {endings}; give --format")
+    raise click.UsageError(
+        f"{one_line(file or '')}: its ending is none of {endings}; give --format"
+    )

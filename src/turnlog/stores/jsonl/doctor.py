@@ -110,6 +110,7 @@ def repair(system: System, folders: Folders, file: ThreadFile) -> Examination:
         ThreadReplaced: another program, which ignores the lock, changed it meanwhile.
         OSError: it failed; the file has lost nothing, and the next repair goes on.
     """
+    status = system.status(file.fd)
     data = _data(system, file)
     read, tail = scan(data, START, file.identity)
     if read.problems and not read.lines:
@@ -125,8 +126,8 @@ def repair(system: System, folders: Folders, file: ThreadFile) -> Examination:
     if whole != mended:
         aside = damage + tail.torn  # at once: of two copies that are equal one would be left out
         if aside:
-            set_aside(system, file.folder, file.name + TORN_SUFFIX, aside)
-        _replace(system, file, len(data), whole)
+            set_aside(system, (file.folder, file.name + TORN_SUFFIX), aside, status)
+        _replace(system, file, status, whole)
     elif not tail.sound:
         mend(system, file.fd, (file.folder, file.name), read.position, tail)
     else:
@@ -221,17 +222,18 @@ def _blank(gap: bytes, pieces: list[bytes]) -> bytes:
     return b""
 
 
-def _replace(system: System, file: ThreadFile, size: int, whole: bytes) -> None:
-    """Put a new file with some bytes in the place of a thread's, which must have a size still."""
+def _replace(system: System, file: ThreadFile, status: os.stat_result, whole: bytes) -> None:
+    """Put a new file with some bytes in the place of a thread's, unless that was changed since."""
     new = f"{file.folder}/{rewritten_name(file.name)}"
     try:
         fd = system.open_file(file.folder, rewritten_name(file.name), write=True, create=True)
         try:
+            system.own_as(fd, status)
             write_all(system, fd, whole)
             system.sync(fd)
         finally:
             system.close(fd)
-        _check_unchanged(system, file, size)
+        _check_unchanged(system, file, status)
         system.rename(new, f"{file.folder}/{file.name}")
     except BaseException:
         with suppress(OSError):
@@ -239,8 +241,10 @@ def _replace(system: System, file: ThreadFile, size: int, whole: bytes) -> None:
         raise
 
 
-def _check_unchanged(system: System, file: ThreadFile, size: int) -> None:
-    if not file.stands() or system.status(file.fd).st_size != size:
+def _check_unchanged(system: System, file: ThreadFile, before: os.stat_result) -> None:
+    now = system.status(file.fd)
+    same = (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    if not (same and file.stands()):
         raise ThreadReplaced(
             file.key,
             "another program changed its file during the repair; it was left as it is",

@@ -48,6 +48,7 @@ _CHUNK: Final = (
     1 << 18
 )  # what is decoded at once: large enough to be quick, small enough for caches
 _MARKED: Final = 4096  # enough to hold some turn's time, which no other life of a thread has
+_HEAD: Final = 64  # enough to see how a file begins
 _OPEN, _CLOSE, _NEWLINE = b"{}\n"
 
 _more, _unit, _key = map(attrgetter, ("more", "unit", "key"))
@@ -307,14 +308,17 @@ class _Scanner:
 
     def _is_ours(self) -> bool:
         """Tell whether the file is a thread's: it has a turn, or begins as one does."""
-        head = self.buffer.removeprefix(_BOM)[:2]
-        return len(self.turns) > 0 or self.begin.offset > 0 or head in (b'{"', b"{", b"\0\0", b"\0")
+        if self.begin.offset > 0 or self.turns or any(suspect.turns for suspect in self.suspects):
+            return True
+        head = self.buffer[:_HEAD].removeprefix(_BOM).lstrip(b" \t\r\n")[:2]
+        return head in (b'{"', b"{", b"\0\0", b"\0")
 
     def finish(self) -> int:
         """Settle what is no tear; give where the tear begins, or the buffer's end."""
         self._suspect_unit()
         torn_from = len(self.buffer)
-        while self.suspects and self.suspects[-1].may_be_torn and self._is_ours():
+        ours = self._is_ours()
+        while ours and self.suspects and self.suspects[-1].may_be_torn:
             torn_from = self.suspects.pop().start
         self._settle()
         return torn_from

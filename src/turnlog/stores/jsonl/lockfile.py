@@ -64,6 +64,21 @@ class LockFiles:
         self._let_go(hold)
         return None
 
+    def remove(self, key: ThreadKey, folder: str, name: str) -> None:
+        """Remove the file beside a thread's file, unless somebody holds its lock."""
+        path = f"{folder}/{name}{LOCK_SUFFIX}"
+        try:
+            if not is_regular(self._system.status_of(path)):
+                return
+        except FileNotFoundError:
+            return
+        let_go = self.try_lock(key, folder, name)
+        if let_go is not None:
+            try:
+                self._system.unlink(path)
+            finally:
+                let_go()
+
     def _opened(self, key: ThreadKey, folder: str, name: str) -> int:
         try:
             fd = self._system.open_file(folder, name, write=True, create=True)

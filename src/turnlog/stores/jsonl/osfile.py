@@ -12,6 +12,7 @@ import fcntl
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -109,6 +110,16 @@ class System:
     def truncate(self, fd: int, size: int) -> None:
         """Cut the file to `size` bytes."""
         os.ftruncate(fd, size)
+
+    def own_as(self, fd: int, like: os.stat_result) -> None:
+        """Give an open file the owner and mode of another, as far as the process may."""
+        status = os.fstat(fd)
+        with suppress(PermissionError):
+            if (status.st_uid, status.st_gid) != (like.st_uid, like.st_gid):
+                os.fchown(fd, like.st_uid, like.st_gid)
+        with suppress(PermissionError):
+            if status.st_mode != like.st_mode:
+                os.fchmod(fd, stat.S_IMODE(like.st_mode))
 
     def drop_cache(self, fd: int, offset: int) -> None:
         """Ask that what the cache holds from `offset` on be read from the device next time."""

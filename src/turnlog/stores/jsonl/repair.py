@@ -17,6 +17,8 @@ from msgspec.structs import replace
 from turnlog.stores.jsonl.osfile import write_all
 
 if TYPE_CHECKING:
+    import os
+
     from turnlog.stores.base import Position
     from turnlog.stores.jsonl.format import Tail
     from turnlog.stores.jsonl.osfile import System
@@ -41,7 +43,7 @@ def mend(
     """
     if tail.torn:
         folder, name = place
-        set_aside(system, folder, name + TORN_SUFFIX, tail.torn)
+        set_aside(system, (folder, name + TORN_SUFFIX), tail.torn, system.status(fd))
         system.truncate(fd, position.offset)
     if tail.unterminated:
         write_all(system, fd, b"\n")
@@ -57,16 +59,29 @@ def mend(
     return position
 
 
-def set_aside(system: System, folder: str, name: str, torn: bytes) -> None:
-    """Append bytes to a file of their own, durably, unless it ends in them already."""
+def set_aside(system: System, place: tuple[str, str], torn: bytes, like: os.stat_result) -> None:
+    """Append bytes to a file of their own, durably, unless they are its last already.
+
+    Args:
+        system: the system's calls.
+        place: its folder and name.
+        torn: the bytes.
+        like: the status of the file that they are from; a new one gets its owner and mode.
+
+    Raises:
+        OSError: it failed; the file has no copy, or a part of one.
+    """
+    folder, name = place
     fd = system.open_file(folder, name, write=True, create=True)
     try:
-        begin = size = system.status(fd).st_size
-        if size < len(torn) or system.read(fd, size - len(torn), len(torn)) != torn:
+        size = system.status(fd).st_size
+        if size == 0:
+            system.own_as(fd, like)
+        begin = size - len(torn)
+        if not _stands_at(system, fd, begin, torn):
             ended = size == 0 or system.read(fd, size - 1, 1) == b"\n"
             write_all(system, fd, torn if ended else b"\n" + torn)
-        else:
-            begin = size - len(torn)
+            begin = size
         try:
             system.sync(fd)
         except OSError:
@@ -76,3 +91,10 @@ def set_aside(system: System, folder: str, name: str, torn: bytes) -> None:
     finally:
         system.close(fd)
     system.sync_folder(folder)
+
+
+def _stands_at(system: System, fd: int, begin: int, torn: bytes) -> bool:
+    """Tell whether a file has bytes from a place on, and they are a piece of their own."""
+    if begin < 0 or system.read(fd, begin, len(torn)) != torn:
+        return False
+    return begin == 0 or system.read(fd, begin - 1, 1) == b"\n"

@@ -23,7 +23,7 @@ from turnlog.stores.base import START, Append, Outcome, Read, ThreadInfo
 from turnlog.stores.jsonl import doctor
 from turnlog.stores.jsonl.failures import translated
 from turnlog.stores.jsonl.folders import Folders
-from turnlog.stores.jsonl.lockfile import LOCK_SUFFIX, LockFiles
+from turnlog.stores.jsonl.lockfile import LockFiles
 from turnlog.stores.jsonl.osfile import System, is_folder, is_regular
 from turnlog.stores.jsonl.repair import TORN_SUFFIX
 from turnlog.stores.jsonl.threadfile import SUFFIX, ThreadFile
@@ -151,20 +151,17 @@ class JsonlStore:
         self._check_writable(key)
         with translated(key, "it cannot be deleted"):
             existed = self._locked(key, self._delete, write=True) is not None
-            if not existed:
-                self._delete_companions(self._folders.of(key.namespace), key.id + SUFFIX)
+            self._turn_locks.remove(key, self._folders.of(key.namespace), key.id + SUFFIX)
             return existed
 
     def _delete(self, file: ThreadFile) -> bool:
-        self._delete_companions(file.folder, file.name)  # first: a crash here leaves no orphan
-        self._system.unlink(f"{file.folder}/{file.name}")
+        name = file.name
+        for companion in (name + TORN_SUFFIX, doctor.rewritten_name(name)):
+            with suppress(FileNotFoundError):  # first, so that a crash in between leaves no orphan
+                self._system.unlink(f"{file.folder}/{companion}")
+        self._system.unlink(f"{file.folder}/{name}")
         self._system.sync_folder(file.folder)
         return True
-
-    def _delete_companions(self, folder: str, name: str) -> None:
-        for companion in (name + LOCK_SUFFIX, name + TORN_SUFFIX, doctor.rewritten_name(name)):
-            with suppress(FileNotFoundError):
-                self._system.unlink(f"{folder}/{companion}")
 
     def examine(self, key: ThreadKey) -> Examination | None:
         """Read a thread's whole file and say what is wrong with it. Blocks; writes nothing.

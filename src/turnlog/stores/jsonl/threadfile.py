@@ -139,20 +139,23 @@ class ThreadFile:
     def tail(self, count: int) -> Read:
         """Read the last `count` turns before the end that `stands` noted; mend nothing.
 
-        Only what lies before a unit that is not whole could tell something else of it: where the
-        lines that were read are enough, what lies before them does not matter.
+        Lets go of the lock when the very end is read: what lies before it does not change, and a
+        writer would have to wait for all the readers. Only what lies before a unit that is not
+        whole could tell something else of it: where the lines that were read are enough, what lies
+        before them does not matter.
         """
-        size = _TAIL
+        begin = max(0, self._end - _TAIL)
+        buffer = self._system.read(self.fd, begin, self._end - begin)
+        self.unlock()
         while True:
-            offset = max(0, self._end - size)
-            buffer = self._system.read(self.fd, offset, self._end - offset)
-            if offset:
-                line = buffer.find(b"\n") + 1 or len(buffer)
-                offset, buffer = offset + line, buffer[line:]
-            read, _ = fileformat.scan(buffer, Position(self.identity, offset), self.identity)
-            if len(read.lines) >= count or size >= self._end:
+            line = (buffer.find(b"\n") + 1 or len(buffer)) if begin else 0
+            position = Position(self.identity, begin + line)
+            read, _ = fileformat.scan(buffer[line:], position, self.identity)
+            if len(read.lines) >= count or begin == 0:
                 return read
-            size *= 4
+            before = max(0, begin - 3 * len(buffer))
+            buffer = self._system.read(self.fd, before, begin - before) + buffer
+            begin = before
 
     def _check(self, begin: Position) -> None:
         """Raise ThreadReplaced unless the position is one of this file."""
