@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from turnlog.names import ThreadKey
-    from turnlog.stores.jsonl.doctor import Examination, Stray
+    from turnlog.stores.jsonl import Examination, Stray
 
 
 @click.command

@@ -43,7 +43,7 @@ def open_to_read(ctx: click.Context, *, may_be_missing: bool = False) -> Memory:
     try:
         memory = Memory(location, read_only=True)
     except UnknownStore:
-        return open_to_write(ctx)  # it fails likewise where there is no such store at all
+        return Memory(location)  # it fails likewise where there is no such store at all
     store = memory.store
     named = location is not None and not may_be_missing
     if named and isinstance(store, JsonlStore) and not os.path.isdir(store.root):

@@ -20,19 +20,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from turnlog.errors import InvalidName, NotAThread, ThreadReplaced
-from turnlog.names import check_name
+from turnlog.errors import NotAThread, ThreadReplaced
 from turnlog.stores.base import START
 from turnlog.stores.jsonl.format import scan
-from turnlog.stores.jsonl.lockfile import LOCK_SUFFIX
-from turnlog.stores.jsonl.osfile import is_folder, is_link, is_regular, write_all
+from turnlog.stores.jsonl.osfile import is_regular, write_all
 from turnlog.stores.jsonl.repair import TORN_SUFFIX, mend, set_aside
 from turnlog.stores.jsonl.threadfile import SUFFIX
 
 if TYPE_CHECKING:
     import os
     from array import array
-    from collections.abc import Iterable, Iterator
 
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Problem, Read
@@ -75,22 +72,14 @@ class Examination:
         return not self.torn and not self.unterminated and not self.problems
 
 
-@dataclass(frozen=True, slots=True)
-class Stray:
-    """Something in a memory's folders that belongs to no thread.
-
-    Attributes:
-        path: where it is, relative to the root.
-        reason: what it is, or why it is no thread's.
-    """
-
-    path: str
-    reason: str
-
-
 def rewritten_name(name: str) -> str:
     """Give the name under which a repair writes a thread's file anew."""
     return f"{_HIDDEN}{name}{_NEW_SUFFIX}"
+
+
+def is_rewritten_name(name: str) -> bool:
+    """Tell whether it is such a name."""
+    return name.startswith(_HIDDEN) and name.endswith(SUFFIX + _NEW_SUFFIX)
 
 
 def examine(system: System, file: ThreadFile) -> Examination:
@@ -255,69 +244,3 @@ def _check_unchanged(system: System, file: ThreadFile, before: os.stat_result) -
 def _remove_rewritten(system: System, file: ThreadFile) -> None:
     with suppress(FileNotFoundError):
         system.unlink(f"{file.folder}/{rewritten_name(file.name)}")
-
-
-# ---- what belongs to no thread ----
-
-
-def strays_in_root(entries: Iterable[tuple[str, os.stat_result]]) -> Iterator[Stray]:
-    """Give the entries of a memory's root that are no namespaces."""
-    for name, status in sorted(entries, key=_name_of):
-        if is_link(status):
-            yield Stray(name, "a symbolic link, which is not followed")
-        elif not is_folder(status):
-            yield Stray(name, "a file where only the folders of namespaces are")
-        elif (broken := _broken_rule(name)) is not None:
-            yield Stray(name, f"a folder whose name is not plain: {broken}")
-
-
-def strays_in_namespace(
-    namespace: str, entries: Iterable[tuple[str, os.stat_result]]
-) -> Iterator[Stray]:
-    """Give the entries of a namespace's folder that are neither threads nor belong to one."""
-    found = sorted(entries, key=_name_of)
-    files = {name for name, status in found if is_regular(status)}
-    for name, status in found:
-        reason = _reason(name, files) if is_regular(status) else _kind(name, status)
-        if reason is not None:
-            yield Stray(f"{namespace}/{name}", reason)
-
-
-def _name_of(entry: tuple[str, os.stat_result]) -> str:
-    return entry[0]
-
-
-def _kind(name: str, status: os.stat_result) -> str:
-    """Say what an entry is that is no regular file."""
-    if is_link(status):
-        return "a symbolic link, which is not followed"
-    what = "a folder" if is_folder(status) else "a special file"
-    return (
-        f"{what} under the name of a thread" if name.endswith(SUFFIX) else f"{what} among threads"
-    )
-
-
-def _reason(name: str, files: set[str]) -> str | None:
-    """Say why a file belongs to no thread; None where it does."""
-    if name.startswith(_HIDDEN) and name.endswith(SUFFIX + _NEW_SUFFIX):
-        return "what a repair left that did not finish; the thread's next repair removes it"
-    thread = name
-    for suffix in (TORN_SUFFIX, LOCK_SUFFIX):
-        if name.endswith(SUFFIX + suffix):
-            thread = name.removesuffix(suffix)
-    if not thread.endswith(SUFFIX):
-        return f"a file whose name does not end in {SUFFIX}"
-    broken = _broken_rule(thread.removesuffix(SUFFIX))
-    if broken is not None:
-        return f"a file whose name is not plain: {broken}"
-    if name.endswith(TORN_SUFFIX) and thread not in files:
-        return "what was set aside from a thread that is gone"
-    return None
-
-
-def _broken_rule(name: str) -> str | None:
-    try:
-        check_name(name, "name")
-    except InvalidName as error:
-        return error.what
-    return None

@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 _Error = TypeVar("_Error", bound=StoreError)
 
+_PERMISSION = (
+    "give this user read and write permission, or read permission and use "
+    "Memory(..., read_only=True)"
+)
 _HINTS = {
     errno.ENOSPC: "free space on the disk; the thread goes on as soon as there is room",
     errno.EDQUOT: "free space within your quota; the thread goes on as soon as there is room",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f), or go on in a new thread",
-    errno.EACCES: "give this user permission; Memory(..., read_only=True) needs that to read alone",
-    errno.EPERM: "give this user permission; Memory(..., read_only=True) needs that to read alone",
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
     errno.EROFS: "the file system is read-only: read with Memory(..., read_only=True)",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "the system has no more open files to give; close some",

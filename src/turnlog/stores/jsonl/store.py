@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from turnlog.errors import ReadOnly
+from turnlog.errors import ReadOnly, StoreError
 from turnlog.names import is_plain
 from turnlog.stores.base import START, Append, Outcome, Read, ThreadInfo
 from turnlog.stores.jsonl import doctor
@@ -26,6 +26,7 @@ from turnlog.stores.jsonl.folders import Folders
 from turnlog.stores.jsonl.lockfile import LockFiles
 from turnlog.stores.jsonl.osfile import System, is_folder, is_regular
 from turnlog.stores.jsonl.repair import TORN_SUFFIX
+from turnlog.stores.jsonl.strays import strays_in_namespace, strays_in_root
 from turnlog.stores.jsonl.threadfile import SUFFIX, ThreadFile
 from turnlog.stores.jsonl.writer import BatchWriter
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from turnlog.names import ThreadKey
-    from turnlog.stores.jsonl.doctor import Examination, Stray
+    from turnlog.stores.jsonl.doctor import Examination
+    from turnlog.stores.jsonl.strays import Stray
 
     _Result = TypeVar("_Result")
 
@@ -123,16 +125,30 @@ class JsonlStore:
             return self._writer.commit(batch)
 
     def threads(self, namespace: str | None = None) -> Iterator[ThreadInfo]:
-        """List the threads' files. Names that are not plain are other programs'."""
+        """List the threads' files. Names that are not plain are other programs'.
+
+        A namespace that cannot be listed does not hide the others: its error comes after them.
+        """
+        failed: StoreError | None = None
         for name in self._namespaces() if namespace is None else [namespace]:
-            files = (  # of each status only what is needed: there may be very many
-                (entry.removesuffix(SUFFIX), status.st_size, status.st_mtime)
-                for entry, status in self._entries(self._folders.of(name))
-                if entry.endswith(SUFFIX) and is_regular(status)
-            )
-            for id_, size, modified in sorted(files):
+            try:
+                files = self._files(name)
+            except StoreError as error:
+                failed = failed or error
+                continue
+            for id_, size, modified in files:
                 if is_plain(id_):
                     yield ThreadInfo(name, id_, size, dt.datetime.fromtimestamp(modified, dt.UTC))
+        if failed is not None:
+            raise failed
+
+    def _files(self, namespace: str) -> list[tuple[str, int, float]]:
+        """Give id, size and time of each file; no more, since there may be very many."""
+        return sorted(
+            (entry.removesuffix(SUFFIX), status.st_size, status.st_mtime)
+            for entry, status in self._entries(self._folders.of(namespace))
+            if entry.endswith(SUFFIX) and is_regular(status)
+        )
 
     def _namespaces(self) -> list[str]:
         entries = self._entries(self._folders.root)
@@ -218,9 +234,9 @@ class JsonlStore:
             StoreError: a folder could not be listed.
         """
         if namespace is None:
-            yield from doctor.strays_in_root(self._entries(self._folders.root))
+            yield from strays_in_root(self._entries(self._folders.root))
         for name in self._namespaces() if namespace is None else [namespace]:
-            yield from doctor.strays_in_namespace(name, self._entries(self._folders.of(name)))
+            yield from strays_in_namespace(name, self._entries(self._folders.of(name)))
 
     def try_turn_lock(self, key: ThreadKey) -> Callable[[], None] | None:
         """Lock the file `<id>.jsonl.lock` beside the thread's; it is made, with its folder."""
