@@ -200,7 +200,7 @@ class JsonlStore:
         What is no turn, the unfinished append at the end included, is moved to `<id>.jsonl.torn`.
         The turns stay as they are, byte for byte and in their order. A turn that gives a key twice
         is one of them: its problem remains. A file without damage is not written to. Where there
-        is damage the file is replaced by a new one, with mode 0600, of whoever calls this: open
+        is damage the file is replaced by a new one, of the same owner as far as may be: open
         threads notice, and raise ThreadReplaced. A crash in the middle loses no byte: the thread
         is as it was or repaired, and calling this again does the rest.
 
