@@ -114,8 +114,7 @@ def _encode_slowly(line: _Line) -> bytes:
     """Encode what msgspec writes otherwise, or not at all: whole seconds, and lone surrogates."""
     fields: dict[str, Any] = msgspec.structs.asdict(line)
     if line.at is not None:
-        at = line.at.isoformat(timespec="microseconds")
-        fields["at"] = at.removesuffix("+00:00") + "Z"
+        fields["at"] = rfc3339(line.at)
     present = {k: v for k, v in fields.items() if v is not None and v is not False}
     text = json.dumps(present, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace")  # Python's escape of a surrogate is JSON's
@@ -124,6 +123,11 @@ def _encode_slowly(line: _Line) -> bytes:
 def _escape_controls(encoded: bytes) -> bytes:
     text = encoded.decode()
     return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
+
+
+def rfc3339(at: dt.datetime) -> str:
+    """Give a time in UTC as a line has it, to the microsecond."""
+    return at.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def to_json(value: object) -> bytes:

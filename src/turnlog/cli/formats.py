@@ -34,7 +34,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator  # noqa: TC003 - Format is made of them
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, cast
 
-from turnlog.codec import decode_turn, encode_turn, from_json, to_json
+from turnlog.codec import decode_turn, encode_turn, from_json, rfc3339, to_json
 from turnlog.errors import InvalidTurn
 from turnlog.message import ROLES, Message, Role
 from turnlog.stores.base import START
@@ -189,17 +189,13 @@ def _write_markdown(messages: Iterable[Message]) -> Iterator[bytes]:
 
 
 def _markdown_turn(message: Message) -> str:
-    at = "" if message.at is None else f", {_written(message.at)}"
+    at = "" if message.at is None else f", {rfc3339(message.at)}"
     meta = ""
     if message.meta:
         text = to_json(dict(message.meta)).decode().replace(">", "\\u003e")
         meta = f"<!-- meta: {text} -->\n"
     content = _LOOKS_LIKE_ONE.sub(r"\\\1", whole_characters(message.content))
     return f"## {message.role}{at}\n{meta}\n{content}\n"
-
-
-def _written(at: dt.datetime) -> str:
-    return at.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 class _Turn(NamedTuple):

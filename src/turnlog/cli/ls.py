@@ -8,7 +8,8 @@ import click
 
 from turnlog.cli.edge import note
 from turnlog.cli.memories import open_to_read, shown
-from turnlog.cli.output import Output, rfc3339
+from turnlog.cli.output import Output
+from turnlog.codec import rfc3339
 from turnlog.names import ThreadKey
 from turnlog.stores.jsonl import JsonlStore
 

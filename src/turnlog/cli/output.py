@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from turnlog.codec import encode_turn, to_json
+from turnlog.codec import encode_turn, rfc3339, to_json
 from turnlog.display import one_line, visible
 from turnlog.wire import whole_characters
 
@@ -93,11 +93,6 @@ class Output:
     def flush(self) -> None:
         """Let the reader have what was written."""
         sys.stdout.flush()
-
-
-def rfc3339(at: dt.datetime) -> str:
-    """Give a time in UTC as RFC 3339, to the microsecond."""
-    return at.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def _wants_colour() -> bool:

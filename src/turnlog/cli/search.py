@@ -10,9 +10,10 @@ import click
 
 from turnlog.cli.edge import note, words
 from turnlog.cli.memories import find, keys, missing, open_to_read, shown
-from turnlog.cli.output import Output, rfc3339
+from turnlog.cli.output import Output
 from turnlog.cli.progress import Bar
 from turnlog.cli.threadname import threads_argument
+from turnlog.codec import rfc3339
 from turnlog.errors import TurnlogError
 from turnlog.message import Message, Role
 
