@@ -147,7 +147,7 @@ class Conversation(Sequence[Message]):
         Raises:
             TypeError: it is neither.
         """
-        finds = pattern.search if isinstance(pattern, re.Pattern) else _literally(pattern)
+        finds = _finder(pattern)
         return [(i, message) for i, message in enumerate(self) if finds(message.content)]
 
     # ---- the sequence ----
@@ -408,14 +408,21 @@ def _text(value: object, what: str) -> str:
 
 
 def _frozen(metadata: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(metadata, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidTurn(
+            "conversation", f"its metadata is of type {type(metadata).__name__}", "give a mapping"
+        )
     return MappingProxyType(
         {_text(k, "metadata's key"): _text(v, f"metadata[{k!r}]") for k, v in metadata.items()}
     )
 
 
-def _literally(text: str) -> Callable[[str], bool]:
+def _finder(pattern: str | re.Pattern[str]) -> Callable[[str], object]:
+    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        message = f"search takes a str or a compiled pattern of re, not {type(text).__name__}"
+        message = f"search takes a str or a compiled pattern of a str, not {type(text).__name__}"
         raise TypeError(message)
+    if isinstance(pattern, re.Pattern):
+        return pattern.search
     folded = text.casefold()
     return lambda content: folded in content.casefold()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import warnings
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from turnlog.capability import Capability, require
@@ -70,7 +69,8 @@ class MemoryThread:
         self._commit = commit
         self._memory = memory
         self._read_only = memory.read_only
-        self._turn_queue = TurnQueue(partial(memory.store.try_turn_lock, working.key))
+        # By the memory, which is to live as long as somebody holds the lock: it sees to forks.
+        self._turn_queue = TurnQueue(lambda: memory.store.try_turn_lock(working.key))
 
     # ---- what it is ----
 

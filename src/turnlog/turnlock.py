@@ -95,7 +95,7 @@ class TurnQueue:
 
 
 class _Try:
-    """One caller's tries for the store's lock, which he may give up while one is under way."""
+    """One caller's tries for the store's lock. To give up waits for one that is under way."""
 
     def __init__(self, take: Callable[[], Release | None]) -> None:
         self._take = take
@@ -104,20 +104,14 @@ class _Try:
         self._release: Release | None = None
 
     def __call__(self) -> Release | None:
-        release = None
-        try:
-            with Uninterrupted():  # else what was just taken could be lost
-                release = self._take()
-                with self._mutex:
-                    if self._given_up and release is not None:
-                        release()
-                    else:
-                        self._release = release
-        except BaseException:  # another signal's handler raised
-            if release is not None:
-                release()
-            raise
-        return release
+        with Uninterrupted(), self._mutex:  # else what was just taken could be lost
+            self._release = None if self._given_up else self._take()
+            return self._release
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing was taken and no try is under way: then to give up takes no time."""
+        return self._release is None and not self._mutex.locked()
 
     def give_up(self) -> None:
         with self._mutex:
@@ -156,10 +150,10 @@ class TurnLock:
                 time.sleep(_LONGEST_NAP)
             while (release := attempt()) is None:
                 time.sleep(wait.nap())
+            self._release = release
         except BaseException:
             self._abandon(place, attempt)
             raise
-        self._release = release
 
     def __exit__(
         self,
@@ -168,7 +162,8 @@ class TurnLock:
         trace: TracebackType | None,
     ) -> None:
         """Let go of it."""
-        self._leave()
+        with Uninterrupted():
+            self._leave()
 
     def _leave(self) -> None:
         release, self._release = self._release, None
@@ -206,10 +201,13 @@ class TurnLock:
             # The other may be another process, so there is no event to wait for.
             while (release := await asyncio.wrap_future(_in_thread(attempt))) is None:  # noqa: ASYNC110
                 await asyncio.sleep(wait.nap())
+            self._release = release
         except BaseException:
-            _in_thread(partial(self._abandon, place, attempt))
+            if attempt.idle:
+                self._abandon(place, attempt)
+            else:
+                _in_thread(partial(self._abandon, place, attempt))
             raise
-        self._release = release
 
     async def __aexit__(
         self,

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from stored import put
 
 from turnlog import Memory, Message
@@ -15,10 +16,12 @@ from turnlog.cli.app import app
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from click.testing import Result
     from stored import Invoke
 
 AT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
 HALF = "half \ud83d here"
+TURN = '{"content":"x"}\n'
 
 
 def lines(text: str) -> list[dict[str, object]]:
@@ -70,6 +73,59 @@ def test_root_says_where_the_threads_are(invoke: Invoke, stored: Path, tmp_path:
     assert invoke("--root", f"file://{other}", "ls").stdout.startswith("default/x\t")
     assert "default/x" not in invoke("ls").stdout
     assert contents(stored, "a")
+
+
+@pytest.mark.parametrize("name", app.commands)
+def test_an_empty_root_is_refused(invoke: Invoke, name: str) -> None:
+    """`--root ""`, which a variable that is not set makes, is a wrong call of every command."""
+    done = invoke("--root", "", name)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "Invalid value for '--root': it is empty" in done.stderr
+
+
+def from_memory(*args: str) -> Result:
+    """Call the command with TURNLOG_URL=memory://."""
+    return CliRunner().invoke(app, args, input=TURN, env={"TURNLOG_URL": "memory://"})
+
+
+@pytest.mark.parametrize("args", [("append", "t", "x"), ("append", "t"), ("import", "t")])
+def test_nothing_is_stored_in_a_memory_that_ends(invoke: Invoke, args: tuple[str, ...]) -> None:
+    """What would be gone when the command ends is not stored: a wrong call, named either way."""
+    for done in (invoke("--root", "memory://", *args, input=TURN), from_memory(*args)):
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "memory:// ends with the command; give a folder as --root" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["missing", "file"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("ls", "ls s", "show t", "search x", "search x t", "export t", "doctor", "tail t"),
+        "doctor --repair",
+    ],
+)
+def test_a_named_root_that_is_no_folder(
+    invoke: Invoke, root: Path, tmp_path: Path, kind: str, command: str
+) -> None:
+    """A root that was named, and is not there or is a file, is an error; nothing is made."""
+    other = tmp_path / "other"
+    for place, done in (
+        (root, lambda: invoke(*command.split())),
+        (other, lambda: invoke("--root", other, *command.split())),
+    ):
+        if kind == "file":
+            place.write_bytes(b"mine")
+        ended = done()
+        assert (ended.exit_code, ended.stdout) == (1, "")
+        assert ended.stderr == f"Error: {place}: there is no such folder\n"
+        assert place.exists() == (kind == "file")
+
+
+@pytest.mark.parametrize("command", ["append t", "import t"])
+def test_a_named_root_is_made_by_what_writes(invoke: Invoke, root: Path, command: str) -> None:
+    """An append and an import make the root that they are given."""
+    assert invoke(*command.split(), input=TURN).exit_code == 0
+    assert (root / "default" / "t.jsonl").exists()
 
 
 def test_an_unknown_store_is_an_error(invoke: Invoke) -> None:
@@ -133,10 +189,14 @@ def test_ls_as_json(invoke: Invoke, stored: Path) -> None:
     assert re.fullmatch(AT, str(found["modified"]))
 
 
-def test_ls_without_a_memory(invoke: Invoke, root: Path) -> None:
-    """Where there is no memory yet there are no threads, and listing makes none."""
-    assert (invoke("ls").exit_code, invoke("ls").output) == (0, "")
-    assert not root.exists()
+@pytest.mark.parametrize("command", ["ls", "ls --json", "doctor"])
+def test_without_a_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Where no root is named, and there is none yet, there are no threads; none is made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TURNLOG_URL", raising=False)
+    done = CliRunner().invoke(app, command.split())
+    assert (done.exit_code, done.output) == (0, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- show and tail ----
@@ -295,6 +355,8 @@ STREET, RIGHT = "support/user-42:0: user: Straße, wrong?", "support/user-42:0: 
         (["wrong", "--namespace", "default"], [WRONG]),
         (["W.*g", "--regex"], [WRONG, STREET]),
         (["W.*G", "--regex", "--case-sensitive"], [WRONG]),
+        (["^is w", "--regex"], [WRONG]),
+        (["invoice$", "--regex"], [INVOICE]),
         (["invoice\nis"], [INVOICE]),
         (["."], [WRONG, NO_WORD, RIGHT]),
         (["", "a"], [INVOICE, WRONG, IS_IT]),
@@ -412,6 +474,41 @@ def test_export_replaces_nothing_but_files(invoke: Invoke, stored: Path, tmp_pat
     assert "No such file or directory" in done.stderr
 
 
+STEERING = "\x1b[31m\nx"
+
+
+@pytest.mark.parametrize(
+    ("args", "given", "status"),
+    [
+        (["import", "t", "none.md"], None, 1),
+        (["import", "t", "it.txt"], None, 2),
+        (["import", "t", "empty.md"], b"", 1),
+        (["import", "t", "bad.jsonl"], b"bad", 1),
+        (["import", "t", "bad.md"], b"bad", 1),
+        (["import", "t", "bad.json"], b"bad", 1),
+        (["export", "a", "-o", "it.txt"], None, 2),
+        (["export", "a", "-o", "mine.md"], b"mine", 1),
+        (["export", "a", "-o", "none/a.md"], None, 1),
+        (["export", "a", "--format", "jsonl", "-o", "slash/"], None, 1),
+        (["export", "a", "--format", "jsonl", "--force", "-o", "."], None, 1),
+    ],
+)
+def test_the_name_of_a_file_does_not_steer(  # noqa: PLR0913, PLR0917 - a case has three parts
+    invoke: Invoke, stored: Path, tmp_path: Path, args: list[str], given: bytes | None, status: int
+) -> None:
+    """Whatever is wrong with a file, its name is escaped in what is said of it, on its line."""
+    assert stored.exists()
+    folder = tmp_path / STEERING
+    folder.mkdir()
+    if given is not None:
+        (folder / args[-1]).write_bytes(given)
+    done = invoke(*args[:-1], f"{folder}/{args[-1]}")
+    assert (done.exit_code, done.stdout) == (status, "")
+    assert "\x1b" not in done.stderr
+    assert "/\\x1b[31m\\nx" in done.stderr
+    assert [path.name for path in folder.iterdir()] == [args[-1]] * (given is not None)
+
+
 @pytest.mark.parametrize("command", ["export", "import"])
 def test_a_format_that_cannot_be_guessed(
     invoke: Invoke, stored: Path, tmp_path: Path, command: str
@@ -443,6 +540,15 @@ def test_import_of_bad_input_writes_nothing(invoke: Invoke, root: Path) -> None:
     assert not root.exists()
 
 
+@pytest.mark.parametrize("form", ["jsonl", "openai", "markdown"])
+def test_import_of_nothing_is_refused(invoke: Invoke, root: Path, form: str) -> None:
+    """An input of no bytes is what a command that failed wrote: it is refused, in each format."""
+    done = invoke("import", "t", "--format", form, input=b"")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == "Error: standard input: it is empty, and nothing was imported\n"
+    assert not root.exists()
+
+
 def test_import_says_what_it_left_out(invoke: Invoke, root: Path) -> None:
     """Messages of tools and without text are left out of an openai import, and it is said."""
     given = [
@@ -452,7 +558,7 @@ def test_import_says_what_it_left_out(invoke: Invoke, root: Path) -> None:
     ]
     done = invoke("import", "t", "--format", "openai", input=json.dumps(given))
     assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == "left out: 2 messages of tools or without text\n"
+    assert done.stderr == "left out what is no text, of 2 messages\n"
     assert contents(root, "t") == ["Hi"]
 
 
@@ -518,13 +624,34 @@ def test_doctor_repairs(invoke: Invoke, stored: Path, hurt: Path) -> None:
     assert invoke("doctor").output == ""
 
 
+def test_doctor_removes_what_a_repair_left(invoke: Invoke, stored: Path) -> None:
+    """What a repair left that did not finish goes with the next one, also of a sound thread."""
+    left = stored / "default" / ".a.jsonl.new"
+    left.write_bytes(b"half")
+    assert "default/.a.jsonl.new: " in invoke("doctor").stdout
+    assert invoke("doctor", "--repair").exit_code == 0
+    assert not left.exists()
+    assert invoke("doctor").output == ""
+
+
+def test_a_stray_is_a_line(invoke: Invoke, stored: Path) -> None:
+    """The name of a stray that has a newline or an escape in it is on one line, escaped."""
+    (stored / "default" / "a\nb\x1b[31m.txt").write_text("mine")
+    (line,) = invoke("doctor").stdout.splitlines()
+    assert line.startswith("default/a\\nb\\x1b[31m.txt: no thread's: ")
+
+
 def test_doctor_says_what_it_cannot_repair(invoke: Invoke, root: Path) -> None:
     """A turn that gives a key twice stays, and so does the exit status."""
-    put(root, "t", b'{"content":"x","content":"y"}\n')
+    data = b'{"content":"x","content":"y"}\n'
+    file = put(root, "t", data)
+    before = file.stat()
     done = invoke("doctor", "--repair")
     assert done.exit_code == 1
     assert "given more than once" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("default/t: repaired in part")
+    assert done.stdout.splitlines()[-1].startswith("default/t: not repaired: which value")
+    assert [path.name for path in file.parent.iterdir()] == ["t.jsonl"]
+    assert (file.read_bytes(), file.stat()) == (data, before)
 
 
 def test_doctor_as_json(invoke: Invoke, stored: Path, hurt: Path) -> None:
@@ -592,6 +719,16 @@ def test_rm_deletes_what_is_there(invoke: Invoke, stored: Path) -> None:
     assert "'nobody'" in done.stderr
     assert [item["id"] for item in lines(invoke("ls", "--json").stdout)] == ["b"]
     assert not (stored / "default" / "a.jsonl").exists()
+
+
+def test_rm_goes_on_after_a_thread_that_fails(invoke: Invoke, stored: Path) -> None:
+    """A thread that cannot be deleted is told of, the others are deleted, and the status is 1."""
+    (stored / "default" / "a.jsonl").unlink()
+    (stored / "default" / "a.jsonl").mkdir()
+    done = invoke("rm", "a", "support/user-42", "--yes")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert re.fullmatch(r"Error: thread 'a' in namespace 'default': .*\n", done.stderr)
+    assert [item["id"] for item in lines(invoke("ls", "--json").stdout)] == ["b"]
 
 
 # ---- completion ----

@@ -104,12 +104,12 @@ def test_markdown_is_exact(messages: list[Message]) -> None:
 
 @given(MESSAGES)
 def test_openai_keeps_roles_and_texts(messages: list[Message]) -> None:
-    """An openai export is JSON of role and content, which come back where there is a text."""
+    """An openai export is JSON of role and content, which come back."""
     data = there("openai", messages)
     texts = [(m.role, each_half_replaced(m.content)) for m in messages]
     assert [(item["role"], item["content"]) for item in json.loads(data)] == texts
     read = [None if m is None else (m.role, m.content) for m in back("openai", data)]
-    assert read == [(role, text) if text else None for role, text in texts]
+    assert read == texts
 
 
 def test_markdown_is_for_people() -> None:
@@ -151,6 +151,11 @@ OPENAI: list[dict[str, Any]] = [
     {"role": "developer", "content": "Be brief."},
     {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image_url"}]},
     {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+    {"role": "user", "content": "Hi", "name": "Zoe"},
+    {"role": "assistant", "content": "Let me look.", "tool_calls": [{"id": "1"}]},
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+    {"role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]},
+    {"role": "assistant", "content": ""},
     {"role": "assistant", "content": None, "tool_calls": []},
     {"role": "assistant"},
     {"role": "tool", "content": "42", "tool_call_id": "1"},
@@ -164,7 +169,14 @@ def test_openai_of_others_is_read() -> None:
     assert back("openai", json.dumps(OPENAI).encode()) == [
         Message("system", "Be brief."),
         Message("user", "Look"),
+        None,  # the image
         Message("user", "a\nb"),
+        Message("user", "Hi", None, {"name": "Zoe"}),
+        Message("assistant", "Let me look."),
+        None,  # the call
+        Message("assistant", "No."),
+        Message("assistant", "Yes."),
+        Message("assistant", ""),
         None,
         None,
         None,

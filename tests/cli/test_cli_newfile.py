@@ -10,6 +10,7 @@ import click
 import pytest
 
 from turnlog.cli.newfile import write_file
+from turnlog.stores.jsonl.osfile import System
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +40,26 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "link", no_links)
     write_file(str(tmp_path / "x"), [b"a", b"b"], force=False)
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("x", b"ab")]
+
+
+def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the folder may be written to and not read, it cannot be synced; the file is there."""
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(System, "sync_folder", refused)
+    write_file(str(tmp_path / "x"), [b"a", b"b"], force=False)
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("x", b"ab")]
+
+
+@pytest.mark.parametrize("name", ["new/", "folder/"])
+def test_the_name_of_a_folder_is_refused(tmp_path: Path, name: str) -> None:
+    """A name that ends in a slash is no file's: nothing is written, whether it is there or not."""
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(click.ClickException, match="it is the name of a folder; give a file's"):
+        write_file(f"{tmp_path}/{name}", [b"x"], force=True)
+    assert [file.name for file in tmp_path.rglob("*")] == ["folder"]
 
 
 @pytest.mark.parametrize("force", [False, True])

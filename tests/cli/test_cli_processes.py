@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -62,12 +63,13 @@ def test_ls_into_a_closed_pipe(root: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
-def test_output_that_cannot_be_written_is_an_error(root: Path) -> None:
+@pytest.mark.parametrize("args", ["show t", "--help", "show --help", "--version"])
+def test_output_that_cannot_be_written_is_an_error(root: Path, args: str) -> None:
     """Where the output's disk is full, the command says so in a line and fails."""
     put(root, "t", b'{"content":"x"}\n')
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [*COMMAND, "show", "t"],
+            [*COMMAND, *args.split()],
             stdout=full,
             stderr=subprocess.PIPE,
             env=environment(root),
@@ -105,6 +107,21 @@ def test_a_closed_standard_input_is_no_input(root: Path, command: str) -> None:
     )
     assert done.returncode == 2
     assert b"there is no standard input" in done.stderr
+
+
+def test_rm_asks_nobody_where_standard_input_is_closed(root: Path) -> None:
+    """Where standard input was closed there is nobody to ask, and nothing is deleted."""
+    file = put(root, "t", b'{"content":"x"}\n')
+    done = subprocess.run(
+        ["sh", "-c", '"$@" rm t <&-', "sh", *COMMAND],
+        env=environment(root),
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"Error: there is no terminal to ask on, and nothing was deleted")
+    assert file.exists()
 
 
 def test_an_export_that_fails_leaves_nothing(root: Path, tmp_path: Path, big: Path) -> None:
@@ -197,17 +214,25 @@ def test_what_search_finds_does_not_steer_the_terminal(steering: Path) -> None:
 
 
 def test_json_at_a_terminal(steering: Path) -> None:
-    """With --json a terminal gets the JSON as a pipe does: its escapes are enough."""
+    """With --json a terminal gets the same values as a pipe; JSON's escapes keep it safe."""
     for args in (("show", "t"), ("tail", "t"), ("search", "bell"), ("ls",), ("doctor",)):
         status, seen = at_terminal(steering, *args, "--json")
         assert (status, "\x1b" in seen) == (0, False)
-        assert seen == piped(steering, *args, "--json").out
+        there = piped(steering, *args, "--json").out
+        assert list(map(json.loads, seen.splitlines())) == list(map(json.loads, there.splitlines()))
+        assert "\u202e" not in seen
 
 
 def test_an_error_does_not_steer_the_terminal(root: Path) -> None:
     """What an error quotes is escaped."""
     status, seen = at_terminal(root, "import", "t", "\x1b[31m.md")
     assert (status, seen) == (1, "Error: \\x1b[31m.md: No such file or directory\n")
+
+
+def test_a_root_that_is_missing_does_not_steer_the_terminal(root: Path) -> None:
+    """The name of a root that is not there is escaped, on its line."""
+    status, seen = at_terminal(root / "\x1b[31m\nx", "ls")
+    assert (status, seen) == (1, f"Error: {root}/\\x1b[31m\\nx: there is no such folder\n")
 
 
 @pytest.mark.parametrize(
@@ -238,8 +263,20 @@ def test_a_person_types_a_turn(root: Path) -> None:
         assert [m.content for m in memory.open("t", "s").messages()] == ["Two\nlines"]
 
 
+def test_a_person_sees_meta(root: Path) -> None:
+    """A turn's meta is shown to a person beside its role and time, on their line."""
+    with Memory(root) as memory:
+        memory.open("t").append("Hi", meta={"name": "Zo\u00eb", "note": "two\nlines", "n": 3})
+    _, seen = at_terminal(root, "show", "t", env={"NO_COLOR": "1"})
+    head, text, *_ = seen.split("\n")
+    assert head.endswith(" UTC  name=Zo\u00eb  note=two\\nlines  n=3")
+    assert text == "Hi"
+    assert "name" not in piped(root, "show", "t").out
+
+
 def test_a_person_is_told_that_there_is_nothing(root: Path) -> None:
     """A person is told where there are no threads."""
+    root.mkdir()
     assert at_terminal(root, "ls", "s") == (0, "there are no threads in 's'\n")
     assert at_terminal(root, "ls") == (0, f"there are no threads in '{root}'\n")
 
@@ -339,6 +376,59 @@ def test_bash_completes(root: Path, typed: str, completed: list[str]) -> None:
     )
     assert done.stderr == ""
     assert done.stdout.split() == completed
+
+
+PLAIN = ["a.b@c+d=e,f%g_h-i", "\uad6d\uc5b4"]
+FOR_A_SHELL = [
+    *("$(touch made)", "`touch made`", "x;touch made", "x&touch made", "x|touch made"),
+    *(
+        "$HOME",
+        "(x)",
+        "a b",
+        "a'b",
+        'a"b',
+        "a:b",
+        "a*",
+        "~a",
+        "a#b",
+        "a!b",
+        "{a,b}",
+        "[a]",
+        "a>made",
+    ),
+]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_what_is_completed_is_no_command(root: Path, tmp_path: Path) -> None:
+    """No thread is offered whose name a shell would take for more than a word: nothing is run."""
+    for name in [*PLAIN, *FOR_A_SHELL]:
+        put(root, name, b"")
+        put(root, "t", b"", name)
+    script = """
+        eval "$(turnlog completion bash)"
+        COMP_WORDS=(turnlog show "$0")
+        COMP_CWORD=2
+        _turnlog_completion turnlog
+        for each in "${COMPREPLY[@]}"; do eval "printf '%s\\n' $each"; done
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for begun in ("", "$", "x", "a", "("):
+        done = subprocess.run(
+            ["bash", "--norc", "-c", script, begun],
+            env=environment(root, PATH=path),
+            cwd=tmp_path,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=60,
+        )
+        names = [*PLAIN, *(f"{name}/t" for name in PLAIN)]
+        assert done.stderr == ""
+        assert sorted(done.stdout.splitlines()) == sorted(
+            name for name in names if name.startswith(begun)
+        )
+    assert not (tmp_path / "made").exists()
 
 
 # A small process in between: a process's peak counts that of the one it was made by.

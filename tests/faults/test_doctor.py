@@ -36,8 +36,7 @@ from turnlog import (
     ThreadReplaced,
 )
 from turnlog.names import thread_key
-from turnlog.stores.jsonl import JsonlStore
-from turnlog.stores.jsonl.doctor import Examination, Stray
+from turnlog.stores.jsonl import Examination, JsonlStore, Stray
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,7 +147,7 @@ def test_bad_line(root: Path, name: str) -> None:
     assert (file.read_bytes(), aside(file)) == (FIRST + LAST, bad + b"\n")
     assert sorted(os.listdir(file.parent)) == ["t.jsonl", "t.jsonl.torn"]
     for path in file.parent.iterdir():
-        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.stat().st_mode & 0o777 == 0o644  # the file's own
     assert examined(root) == Examination(KEY, 2, 0, False, (), len(bad) + 1)  # noqa: FBT003
     before = tree(root)
     assert repaired(root).sound
@@ -396,6 +395,38 @@ def test_added_to_what_was_set_aside(root: Path) -> None:
     assert examined(root).set_aside == len(b"from before\noops\n")
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (b"not a turn\n", b"turn\n"),
+    ],
+)
+def test_damage_that_is_the_end_of_an_earlier_one(root: Path, first: bytes, second: bytes) -> None:
+    """Damage that is equal to the end of what was set aside, and was longer, is set aside too."""
+    file = put(root, FIRST + first)
+    repaired(root)
+    assert aside(file) == first
+    with file.open("ab") as other:
+        other.write(second)
+    repaired(root)
+    assert (file.read_bytes(), aside(file)) == (FIRST, first + second)
+
+
+@needs_root
+@pytest.mark.parametrize("way", [repaired, seen])
+@pytest.mark.parametrize("end", [b"oops\n" + LAST + LAST[:30], LAST[:30]])
+def test_owner_and_mode_stay(root: Path, way: Callable[[Path], object], end: bytes) -> None:
+    """Whoever repairs or opens a thread, its file keeps owner and mode; a new `.torn` has them."""
+    file = put(root, FIRST + end)
+    os.chown(file, NOBODY, NOBODY)
+    file.chmod(0o640)
+    way(root)
+    assert aside(file)
+    for path in file.parent.iterdir():
+        status = path.stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (NOBODY, NOBODY, 0o640)
+
+
 def test_writes_cut_short(root: Path) -> None:
     """A system that takes little at once gets all of the new file and of the copy."""
     file = put(root, FIRST + b"oops oops oops\n" + LAST)
@@ -519,7 +550,16 @@ def by_rename(file: Path) -> None:
     other.replace(file)
 
 
-@pytest.mark.parametrize("way", [in_place, by_rename, Path.unlink])
+def same_size(file: Path) -> None:
+    """Write over a part of it, as a script does that mends a word."""
+    size = file.stat().st_size
+    with file.open("r+b") as other:
+        other.write(b"ops\n" + turn("theirs"))
+    assert file.stat().st_size == size
+    os.utime(file, ns=(0, 1))  # another time than before, whatever the grain of the clock
+
+
+@pytest.mark.parametrize("way", [in_place, same_size, by_rename, Path.unlink])
 def test_program_that_ignores_the_lock(root: Path, way: Callable[[Path], None]) -> None:
     """What another program writes to the file during a repair is not lost by it (Contract 8)."""
     file = put(root, FIRST + b"oops\n")

@@ -266,6 +266,51 @@ def test_two_peeks_at_once(root: Path) -> None:
         peeking.join()
 
 
+def test_peek_reads_the_very_end_alone_under_the_lock(root: Path) -> None:
+    """The lock is held for the first reading; those further back come when it is let go of."""
+    lines = [turn(f"{number} ".ljust(4_000, "x")) for number in range(200)]
+    put(root, b"".join(lines))
+    notes = Notes()
+    with Memory(JsonlStore(root, system=Watched(notes))) as memory:
+        assert len(memory.peek("t", last=150)) == 150
+        calls = notes.names("try_lock", "read", "unlock")
+        assert calls[:3] == ["try_lock", "read", "unlock"]
+        assert calls.count("read") > 2
+        assert calls.count("try_lock") == 1
+
+
+@pytest.mark.parametrize("when", ["it reads further back", "it scans"])
+def test_peek_lets_a_writer_in(root: Path, when: str) -> None:
+    """While a peek reads further back or looks for the turns, another appends, and waits not."""
+    lines = [turn(f"{number} ".ljust(4_000, "x")) for number in range(200)]
+    put(root, b"".join(lines))
+    before = list(seen(root).messages)
+    reads: list[str] = []
+    scan = threadfile.fileformat.scan
+
+    def on_call(call: str, _: object) -> None:
+        reads.extend([call] * (call == "read"))
+        if when == "it reads further back" and len(reads) == 2:
+            write()
+
+    def on_scan(*args: Any) -> Any:
+        if when == "it scans" and len(reads) == 1:
+            write()
+        return scan(*args)
+
+    def write() -> None:
+        reads.append("append")
+        other.append("meanwhile")
+
+    with Memory(root, lock_timeout=0) as theirs:
+        other = theirs.open("t")
+        store = JsonlStore(root, system=Watched(on_call))
+        with Memory(store) as memory, mock.patch.object(threadfile.fileformat, "scan", on_scan):
+            assert list(memory.peek("t", last=150)) == before[-150:]
+    assert reads.count("append") == 1
+    assert seen(root).contents[-1] == "meanwhile"
+
+
 def test_peek_beside_a_writer(root: Path) -> None:
     """While another process appends units, each peek ends in a whole one, and none goes back."""
     with running("extend", root, "t", "w", 0, 700) as writer, Memory(root) as memory:

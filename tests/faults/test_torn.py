@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -79,7 +80,7 @@ def test_warning(root: Path) -> None:
     assert "thread 't' in namespace 'default'" in message
     assert "30 bytes" in message
     assert "t.jsonl.torn" in message
-    assert file.with_name("t.jsonl.torn").stat().st_mode & 0o777 == 0o600
+    assert file.with_name("t.jsonl.torn").stat().st_mode == file.stat().st_mode
 
     async def main() -> None:
         async with Memory(root) as memory:
@@ -251,3 +252,48 @@ def test_tear_that_was_a_complete_record_of_another_program(root: Path) -> None:
     found = seen(root, then="next")
     assert (found.contents, found.warnings) == (["a", "b", "next"], [])
     assert lines_on_disk(root) == ["a", "b", "next"]
+
+
+def test_deleting_what_is_not_there_keeps_what_was_set_aside(root: Path) -> None:
+    """Deleting a thread that is not there gives False, and the torn bytes of another time stay."""
+    file = put(root, BASE + LAST[:30])
+    seen(root)
+    file.unlink()
+    with Memory(root) as memory:
+        assert not memory.delete("t")
+        assert aside(file) == LAST[:30]
+        memory.open("t").append("x")
+        assert memory.delete("t")
+    assert list(file.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (b'{"role":"user","content":"a{"role', b'{"role'),
+        (b"\0\0\0", b"\0"),
+    ],
+)
+def test_tear_that_is_the_end_of_an_earlier_one(root: Path, first: bytes, second: bytes) -> None:
+    """A tear that is equal to the end of one that was longer is set aside all the same."""
+    file = put(root, BASE + first)
+    seen(root)
+    assert aside(file) == first
+    file.write_bytes(BASE + second)
+    seen(root)
+    assert aside(file) == first + b"\n" + second
+
+
+@pytest.mark.parametrize("before", [b"\n", b" \t\r\n\n", b"\xef\xbb\xbf\n", b"junk\n"])
+def test_unit_that_is_all_there_is(root: Path, before: bytes) -> None:
+    """An extend that never became whole is torn, whatever stands before it where no turn does."""
+    for cut in range(UNIT.index(b"\n") + 1, len(UNIT) - 1):
+        file = put(root, before + UNIT[:cut])
+        with Memory(root, read_only=True) as memory, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert list(memory.peek("t", last=9)) == []
+        found = seen(root)
+        assert (found.contents, found.torn) == ([], 1), cut
+        assert (file.read_bytes(), aside(file)) == (before, UNIT[:cut])
+        file.with_name("t.jsonl.torn").unlink()
+    assert seen(root, then="next").contents == ["next"]

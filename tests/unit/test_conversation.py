@@ -9,7 +9,7 @@ import pickle
 import re
 import shutil
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
@@ -477,6 +477,56 @@ def test_bad_arguments_are_refused() -> None:
         with pytest.raises(InvalidTurn):
             call()
     assert conv.messages == (USER,)
+
+
+OF_ANOTHER_TYPE: list[tuple[Callable[[Any], object], str]] = [
+    (lambda conv: conv.last("1"), r"last\('1'\)"),
+    (lambda conv: conv.last(1.5), r"last\(1\.5\)"),
+    (lambda conv: conv.last(-1), r"last\(-1\)"),
+    (lambda conv: conv.fit(None), r"fit\(None\)"),
+    (lambda conv: conv.fit("3"), r"fit\('3'\)"),
+    (lambda conv: conv.fit(-1), r"fit\(-1\)"),
+    (lambda _: Conversation(model=cast("Any", 3)), "model .* type int"),
+    (lambda _: Conversation(metadata=cast("Any", {"a": [1]})), r"metadata\['a'\] .* type list"),
+    (lambda _: Conversation(metadata=cast("Any", {1: "a"})), "metadata.*type int"),
+]
+
+
+@pytest.mark.parametrize(("call", "told"), OF_ANOTHER_TYPE)
+@pytest.mark.parametrize("conv", [Conversation(), Conversation([USER])])
+def test_an_argument_of_another_type_is_told(
+    conv: Conversation, call: Callable[[Any], object], told: str
+) -> None:
+    """What is no count, no model and no metadata is an InvalidTurn that says what was given."""
+    with pytest.raises(InvalidTurn, match=told):
+        call(conv)
+
+
+@pytest.mark.parametrize(
+    ("conv", "pattern", "told"),
+    [
+        (Conversation(), 3, "int"),
+        (Conversation([USER]), b"x", "bytes"),
+        (Conversation([USER]), re.compile(b"x"), "bytes"),
+        (Conversation(), re.compile(b"x"), "bytes"),
+    ],
+)
+def test_search_takes_texts_alone(conv: Any, pattern: object, told: str) -> None:
+    """What is neither a text nor a pattern of text is a TypeError that says what was given."""
+    with pytest.raises(TypeError, match=told):
+        conv.search(pattern)
+
+
+def test_model_and_metadata_are_plain() -> None:
+    """Of a subclass of str its text is kept, so that a conversation is a value."""
+
+    class Name(str):
+        __slots__ = ()
+
+    conv = Conversation(model=Name("m"), metadata={Name("k"): Name("v")})
+    ((key, value),) = conv.metadata.items()
+    assert {type(each) for each in (conv.model, key, value)} == {str}
+    assert (conv.model, key, value) == ("m", "k", "v")
 
 
 Edit = Callable[[Any, Any], Conversation]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -133,8 +134,11 @@ def test_what_was_peeked_at_is_a_value(root: Path) -> None:
 def test_peek_is_checked_before_anything_is_read(root: Path) -> None:
     """A bad name, a negative number, a closed memory: each is its own error, as everywhere."""
     memory: Any = Memory(root)
-    with pytest.raises(InvalidTurn, match=r"peek\(last=-1\) is negative"):
-        memory.peek("t", last=-1)
+    for last in (-1, "1", 1.5, None):
+        with pytest.raises(InvalidTurn, match=re.escape(f"peek({last!r})")):
+            memory.peek("t", last=last)
+        with pytest.raises(InvalidTurn, match=re.escape(f"peek({last!r})")):
+            asyncio.run(memory.apeek("t", last=last))
     with pytest.raises(InvalidName):
         memory.peek("../t", last=1)
     with pytest.raises(InvalidName):

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,7 @@ from turnlog import (
     ReadOnly,
     StoreError,
     sandbox,
+    turnlock,
 )
 from turnlog.stores.inmemory import InMemoryStore
 from turnlog.stores.jsonl import JsonlStore
@@ -396,6 +398,89 @@ def test_who_gave_up_is_passed_over(mem: MemoryThread) -> None:
     assert order == [1, 2]
 
 
+def naps_between(mem: MemoryThread, monkeypatch: pytest.MonkeyPatch, *, tasks: bool) -> list[float]:
+    """Have five take the lock, one behind the other; give how long each of them left it alone."""
+    naps: list[float] = []
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=naps.append)
+    sleep = asyncio.sleep
+
+    def work() -> None:
+        with mem.turn_lock():
+            pass
+
+    async def task() -> None:
+        async with mem.turn_lock():
+            pass
+
+    async def nap(seconds: float) -> None:
+        naps.append(seconds)
+        await sleep(0)
+
+    async def main() -> None:
+        with holding(mem) as end:
+            works = [asyncio.ensure_future(task()) for _ in range(5)]
+            while queued(mem) < 5:
+                await sleep(0)
+            monkeypatch.setattr(asyncio, "sleep", nap)
+            end()
+            await asyncio.gather(*works)
+
+    if tasks:
+        asyncio.run(main())
+        return naps
+    with ThreadPoolExecutor(5) as pool:
+        with holding(mem) as end:
+            works = [pool.submit(work) for _ in range(5)]
+            until(lambda: queued(mem) == 5)
+            monkeypatch.setattr(turnlock, "time", clock)
+            end()
+        for each in works:
+            each.result(PATIENCE)
+    return naps
+
+
+@pytest.mark.parametrize("tasks", [False, True])
+def test_a_queue_leaves_a_gap_after_its_streak(
+    mem: MemoryThread,
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: bool,  # noqa: FBT001 - a case
+) -> None:
+    """In a streak one comes at once behind the other; when it was long enough, there is a gap."""
+    with monkeypatch.context() as patched:
+        patched.setattr(turnlock, "_LONGEST_STREAK", 1e9, raising=False)
+        assert naps_between(mem, patched, tasks=tasks) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(turnlock, "_LONGEST_STREAK", 0, raising=False)
+        naps = naps_between(mem, patched, tasks=tasks)
+    assert len(naps) == 5
+    assert min(naps) > 0
+
+
+def test_a_queue_that_never_ends_lets_another_memory_in(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While three always want the lock in one memory, another memory gets it too."""
+    monkeypatch.setattr(turnlock, "_LONGEST_STREAK", 0)
+    had, begun = threading.Event(), threading.Event()
+    with Memory(root) as memory, Memory(root) as other, ThreadPoolExecutor(3) as pool:
+        mem = memory.open("t")
+
+        def again_and_again() -> None:
+            while not had.is_set():
+                with mem.turn_lock():
+                    begun.set()
+
+        works = [pool.submit(again_and_again) for _ in range(3)]
+        try:
+            assert begun.wait(PATIENCE)
+            with other.open("t").turn_lock(timeout=PATIENCE):
+                pass
+        finally:
+            had.set()
+        for each in works:
+            each.result(PATIENCE)
+
+
 # ---- who may ----
 
 
@@ -430,18 +515,21 @@ def test_a_deleted_thread_has_none(root: Path) -> None:
 
 
 def test_deleting_removes_the_lock_file(root: Path) -> None:
-    """Of a deleted thread no lock file is left, also when it is deleted under the lock."""
+    """Of a deleted thread no lock file is left, unless somebody holds it: nobody else may enter."""
     with Memory(root) as memory:
         mem = memory.open("t").append("x")
         with mem.turn_lock():
             pass
-        memory.delete("t")
+        assert memory.delete("t")
         assert list(root.joinpath("default").iterdir()) == []
         mem = memory.open("t").append("x")
         with mem.turn_lock():
-            memory.delete("t")
+            assert memory.delete("t")
+            again = memory.open("t")
+            assert not is_free(again)
+        assert is_free(again)
+        assert not memory.delete("t")
         assert list(root.joinpath("default").iterdir()) == []
-        assert is_free(memory.open("t"))
 
 
 def test_deleting_removes_the_lock_file_of_a_thread_without_turns(root: Path) -> None:
@@ -735,7 +823,32 @@ def test_a_cancellation_is_never_lost(mem: MemoryThread, timeout: float | None) 
 
     for steps in range(30):
         asyncio.run(main(steps))
-        assert is_free(mem)
+        until(lambda: is_free(mem))  # a try that was under way lets go when it is done
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_without_os_threads(
+    mem: MemoryThread,
+    monkeypatch: pytest.MonkeyPatch,
+    inside: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Where the system starts no more OS threads, a task gets the lock, and lets go of it."""
+
+    def start(*_: object) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    async def main() -> None:
+        async with mem.turn_lock():
+            monkeypatch.setattr(threading.Thread, "start", start)
+            raise LookupError
+
+    if not inside:
+        monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(LookupError):
+        asyncio.run(main())
+    monkeypatch.undo()
+    assert is_free(mem)
 
 
 def test_many_that_wait_and_give_up(mem: MemoryThread) -> None:

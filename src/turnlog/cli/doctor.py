@@ -37,7 +37,8 @@ def doctor(
     Examines the file of each THREAD, or of all. The exit status is 1 where something is, and was
     not repaired. Files that belong to no thread are told of, and do not count.
     """
-    with open_to_write(ctx) if repair else open_to_read(ctx) as memory:
+    opener = open_to_write if repair else open_to_read
+    with opener(ctx, may_be_missing=False) as memory:
         store = memory.store
         if not isinstance(store, JsonlStore):
             note("nothing to examine: this memory has no files")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from turnlog.conversation import Conversation
+from turnlog.display import one_line
 from turnlog.errors import UnknownStore
 from turnlog.memory import Memory
 from turnlog.names import ThreadKey
@@ -25,11 +26,14 @@ def shown(key: ThreadKey) -> str:
     return f"{key.namespace}/{key.id}"
 
 
-def open_to_write(ctx: click.Context) -> Memory:
-    """Make the memory that the command was asked for."""
-    memory = Memory(_location(ctx))
+def open_to_write(ctx: click.Context, *, may_be_missing: bool = True) -> Memory:
+    """Make the memory that the command was asked for. Raises as `open_to_read`."""
+    location = _location(ctx)
+    memory = Memory(location)
     if isinstance(memory.store, InMemoryStore):
         raise click.UsageError("memory:// ends with the command; give a folder as --root")
+    if location is not None and not may_be_missing:
+        _check_folder(memory)
     return memory
 
 
@@ -44,11 +48,15 @@ def open_to_read(ctx: click.Context, *, may_be_missing: bool = False) -> Memory:
         memory = Memory(location, read_only=True)
     except UnknownStore:
         return Memory(location)  # it fails likewise where there is no such store at all
-    store = memory.store
-    named = location is not None and not may_be_missing
-    if named and isinstance(store, JsonlStore) and not os.path.isdir(store.root):
-        raise click.ClickException(f"{store.root}: there is no such folder")
+    if location is not None and not may_be_missing:
+        _check_folder(memory)
     return memory
+
+
+def _check_folder(memory: Memory) -> None:
+    store = memory.store
+    if isinstance(store, JsonlStore) and not os.path.isdir(store.root):
+        raise click.ClickException(f"{one_line(store.root)}: there is no such folder")
 
 
 def _location(ctx: click.Context) -> str | None:

@@ -49,7 +49,7 @@ def _agreed(ctx: click.Context, key: ThreadKey) -> bool:
 
 
 def _delete(ctx: click.Context, key: ThreadKey) -> None:
-    with open_to_write(ctx) as memory:
+    with open_to_write(ctx, may_be_missing=False) as memory:
         if not memory.delete(key.id, key.namespace):
             raise missing(key)
     if sys.stderr.isatty():
