@@ -72,16 +72,27 @@ class Conversation(Sequence[Message]):
     @classmethod
     def over(cls, base: Sequence[Message]) -> Conversation:
         """Make a conversation over a sequence that will never change, without copying it."""
-        conversation = cls()
-        conversation._base = base
-        return conversation
+        return cls._made(base, (), (), "", _NOTHING)
 
     def _with(
         self, base: Sequence[Message], blocks: _Blocks = (), tail: tuple[Message, ...] = ()
     ) -> Conversation:
         """Give the same conversation over other messages: model and metadata stay."""
-        new = Conversation(model=self._model)
-        new._base, new._blocks, new._tail, new._metadata = base, blocks, tail, self._metadata
+        return self._made(base, blocks, tail, self._model, self._metadata)
+
+    @classmethod
+    def _made(
+        cls,
+        base: Sequence[Message],
+        blocks: _Blocks,
+        tail: tuple[Message, ...],
+        model: str,
+        metadata: Mapping[str, str],
+    ) -> Conversation:
+        """Make a conversation of parts that were checked before: messages() has no time to lose."""
+        new = cls.__new__(cls)
+        new._base, new._blocks, new._tail = base, blocks, tail  # noqa: SLF001 - one of its own
+        new._model, new._metadata = model, metadata  # noqa: SLF001
         return new
 
     # ---- what it holds ----
