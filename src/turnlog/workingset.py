@@ -29,6 +29,7 @@ from turnlog.errors import (
     TurnlogError,
 )
 from turnlog.message import Message
+from turnlog.stores.base import in_order
 
 if TYPE_CHECKING:
     from turnlog.commit import Ticket
@@ -116,7 +117,7 @@ class WorkingSet:
         """Give all that is wrong with the lines, after looking at each by the letter."""
         if self._audited is None:
             self._audited = self._audit()
-        return tuple(sorted({*self._problems, *self._audited}, key=lambda found: found.offset))
+        return in_order((*self._problems, *self._audited))
 
     # ---- as a commit changes it ----
 

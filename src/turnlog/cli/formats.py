@@ -37,7 +37,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, cast
 from turnlog.codec import decode_turn, encode_turn, from_json, rfc3339, to_json
 from turnlog.errors import InvalidTurn
 from turnlog.message import ROLES, Message, Role
-from turnlog.stores.base import START
+from turnlog.stores.base import START, in_order
 from turnlog.stores.jsonl.format import scan
 from turnlog.wire import whole_characters
 
@@ -86,7 +86,7 @@ def _write_jsonl(messages: Iterable[Message]) -> Iterator[bytes]:
 
 def _read_jsonl(data: bytes) -> Iterator[Read]:
     read, tail = scan(data, START, None)
-    problems = sorted({*read.problems, *read.audit()}, key=lambda problem: problem.offset)
+    problems = in_order((*read.problems, *read.audit()))
     told = [f"line {problem.line}: {problem.reason}" for problem in problems]
     if tail.torn:
         told.append(f"line {read.position.lines + 1}: it is no whole turn")

@@ -10,7 +10,7 @@ Source: design, sections 1 and 7.
 from __future__ import annotations
 
 import datetime as dt  # noqa: TC003 - msgspec looks at a struct's types
-from collections.abc import Callable, Hashable, Iterator, Sequence  # noqa: TC003
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence  # noqa: TC003
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
@@ -57,6 +57,11 @@ class Problem(Struct, frozen=True, gc=False):
     offset: int
     length: int
     reason: str
+
+
+def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Give problems in the order of the file, each once."""
+    return tuple(sorted(set(problems), key=lambda problem: problem.offset))
 
 
 def _no_problems() -> tuple[Problem, ...]:

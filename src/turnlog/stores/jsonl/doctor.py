@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from turnlog.errors import NotAThread, ThreadReplaced
-from turnlog.stores.base import START
+from turnlog.stores.base import START, in_order
 from turnlog.stores.jsonl.format import scan
 from turnlog.stores.jsonl.osfile import is_regular, write_all
 from turnlog.stores.jsonl.repair import TORN_SUFFIX, mend, set_aside
@@ -130,13 +130,12 @@ def _data(system: System, file: ThreadFile) -> bytes:
 
 
 def _examination(system: System, file: ThreadFile, read: Read, tail: Tail) -> Examination:
-    problems = {*read.problems, *read.audit()}
     return Examination(
         file.key,
         len(read.lines),
         len(tail.torn),
         tail.unterminated,
-        tuple(sorted(problems, key=lambda problem: problem.offset)),
+        in_order((*read.problems, *read.audit())),
         _size(system, f"{file.folder}/{file.name}{TORN_SUFFIX}"),
     )
 
