@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterable
 
     from rich.text import Text
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
 _STEERING: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_COLOURS: Final[dict[Role, str]] = {"user": "green", "assistant": "cyan", "system": "yellow"}
+# In Rich's words.
+ROLE_STYLES: Final[dict[Role, str]] = {
+    "user": "bold green",
+    "assistant": "bold cyan",
+    "system": "bold yellow",
+}
+ASIDE_STYLE: Final = "dim"
 _CELL: Final = "text-align: left; vertical-align: top"
 _TEXT: Final = f"{_CELL}; white-space: pre-wrap"
 
@@ -46,17 +53,23 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def to_the_second(at: dt.datetime) -> str:
+    """Give a time in UTC."""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def aside(message: Message) -> str:
+    """Give what stands beside a message's role: its time and its meta."""
+    shown = [] if message.at is None else [to_the_second(message.at)]
+    shown += [f"{name}={value}" for name, value in (message.meta or {}).items()]
+    return "".join(f"  {one_line(each)}" for each in shown)
+
+
 def rich_text(message: Message) -> Text:
     """Give a message for Rich: its role and time on a line, and its text below."""
     from rich.text import Text  # noqa: PLC0415 - only somebody who has Rich asks for it
 
-    colour = _COLOURS[message.role]
-    shown = Text.assemble((message.role, f"bold {colour}"))
-    if message.at is not None:
-        shown.append(f"  {message.at:%Y-%m-%d %H:%M:%S} UTC", "dim")
-    if message.meta:
-        pairs = "  ".join(f"{name}={value}" for name, value in message.meta.items())
-        shown.append(f"  {one_line(pairs)}", "dim")
+    shown = Text.assemble((message.role, ROLE_STYLES[message.role]), (aside(message), ASIDE_STYLE))
     return shown.append("\n").append(visible(message.content)).append("\n")
 
 

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from turnlog.codec import encode_turn, rfc3339, to_json
-from turnlog.display import one_line, visible
+from turnlog.display import ASIDE_STYLE, ROLE_STYLES, aside, to_the_second, visible
 from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
     from turnlog.message import Message
 
-_STYLES: Final = {
-    "user": "bold green",
-    "assistant": "bold cyan",
-    "system": "bold yellow",
-    "aside": "dim",
+_STYLES: Final[dict[str, str]] = {
+    **ROLE_STYLES,
+    "aside": ASIDE_STYLE,
     "match": "bold red",
     "name": "magenta",
 }
@@ -70,7 +68,7 @@ class Output:
 
     def time(self, at: dt.datetime) -> str:
         """Give a time in UTC: to the second for a person, in full for a pipe."""
-        return f"{at:%Y-%m-%d %H:%M:%S} UTC" if self.person else rfc3339(at)
+        return to_the_second(at) if self.person else rfc3339(at)
 
     def turns(self, messages: Iterable[Message], *, as_json: bool) -> None:
         """Write turns, for whoever reads or as lines of a thread's file."""
@@ -82,11 +80,11 @@ class Output:
 
     def _turn(self, message: Message) -> None:
         """Write a turn: its role and time, its text, and an empty line."""
-        aside = "" if message.at is None else f"  {self.time(message.at)}"
         if self.person:
-            for name, value in (message.meta or {}).items():
-                aside += one_line(f"  {name}={value}")
-        self.line(self.styled(message.role, message.role) + self.styled(aside, "aside"))
+            beside = aside(message)
+        else:
+            beside = "" if message.at is None else f"  {rfc3339(message.at)}"
+        self.line(self.styled(message.role, message.role) + self.styled(beside, "aside"))
         self.line(self.clean(message.content))
         self.line()
 
