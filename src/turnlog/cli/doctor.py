@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from turnlog.cli.edge import note, words
-from turnlog.cli.memories import keys, missing, open_to_read, open_to_write, shown
+from turnlog.cli.memories import how_many, keys, missing, open_to_read, open_to_write, shown
 from turnlog.cli.output import Output
 from turnlog.cli.progress import Bar
 from turnlog.cli.threadname import threads_argument
@@ -44,11 +45,8 @@ def doctor(
             note("nothing to examine: this memory has no files")
             return
 
-        def total() -> int:
-            return len(threads) or sum(1 for _ in keys(memory))
-
         seen = ailing = 0
-        with Bar("Examining", total) as bar:
+        with Bar("Examining", lambda: how_many(memory, threads)) as bar:
             report = (_JsonReport if as_json else _Report)(Output(), bar)
             for key in bar.track(threads or keys(memory)):
                 seen += 1
@@ -130,15 +128,7 @@ class _JsonReport(_Report):
                 "repaired": after is not None and after.sound,
                 "torn": found.torn,
                 "unterminated": found.unterminated,
-                "problems": [
-                    {
-                        "line": problem.line,
-                        "offset": problem.offset,
-                        "length": problem.length,
-                        "reason": problem.reason,
-                    }
-                    for problem in found.problems
-                ],
+                "problems": list(map(asdict, found.problems)),
                 "set_aside": (after or found).set_aside,
             },
         )

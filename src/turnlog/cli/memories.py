@@ -18,7 +18,7 @@ from turnlog.stores.jsonl import JsonlStore
 from turnlog.workingset import WorkingSet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 def shown(key: ThreadKey) -> str:
@@ -111,3 +111,8 @@ def keys(memory: Memory, namespace: str | None = None) -> Iterator[ThreadKey]:
     """Go through the names of all stored threads, or of a namespace's."""
     for info in memory.threads(namespace):
         yield ThreadKey(info.namespace, info.id)
+
+
+def how_many(memory: Memory, threads: Sequence[ThreadKey], namespace: str | None = None) -> int:
+    """Count the threads that were named; where none was, all stored ones, or a namespace's."""
+    return len(threads) or sum(1 for _ in keys(memory, namespace))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 import click
 
 from turnlog.cli.edge import note, words
-from turnlog.cli.memories import find, keys, missing, open_to_read, shown
+from turnlog.cli.memories import find, how_many, keys, missing, open_to_read, shown
 from turnlog.cli.output import Output
 from turnlog.cli.progress import Bar
 from turnlog.cli.threadname import threads_argument
@@ -65,23 +65,21 @@ def search(  # noqa: PLR0913 - an argument for each option
     finder = _finder(pattern, regex=regex, case_sensitive=case_sensitive)
     out = Output()
     found = failed = False
-    with open_to_read(ctx) as memory:
-
-        def total() -> int:
-            return len(threads) or sum(1 for _ in keys(memory, namespace))
-
-        with Bar("Searching", total) as bar:
-            for key in bar.track(threads or keys(memory, namespace)):
-                try:
-                    for hit in _hits(_turns(memory, key, named=bool(threads)), key, finder, role):
-                        if out.person:
-                            bar.hide()
-                        _write(out, hit, as_json=as_json)
-                        found = True
-                except (TurnlogError, click.ClickException) as error:
-                    bar.hide()
-                    note(f"Error: {words(error)}")
-                    failed = True
+    with (
+        open_to_read(ctx) as memory,
+        Bar("Searching", lambda: how_many(memory, threads, namespace)) as bar,
+    ):
+        for key in bar.track(threads or keys(memory, namespace)):
+            try:
+                for hit in _hits(_turns(memory, key, named=bool(threads)), key, finder, role):
+                    if out.person:
+                        bar.hide()
+                    _write(out, hit, as_json=as_json)
+                    found = True
+            except (TurnlogError, click.ClickException) as error:
+                bar.hide()
+                note(f"Error: {words(error)}")
+                failed = True
     if failed or not found:
         ctx.exit(1)
 
