@@ -103,10 +103,10 @@ def newest_that_fit(
     return (*head, *reversed(newest[:whole]))
 
 
-def check_count(count: object, doing: str) -> None:
+def check_count(count: object, doing: str, subject: object = "conversation") -> None:
     """Raise InvalidTurn unless it is a number of something."""
     if not isinstance(count, int) or count < 0:
-        raise InvalidTurn("conversation", f"{doing}({count!r}) is no number", "give 0 or more")
+        raise InvalidTurn(subject, f"{doing}({count!r}) is no number", "give 0 or more")
 
 
 def _measure(count: Callable[[str], int] | None) -> tuple[Callable[[str], int], int]:

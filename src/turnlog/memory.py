@@ -212,7 +212,7 @@ class Memory:
 
     def _peekable(self, id_: str, namespace: str, last: int) -> ThreadKey:
         key = thread_key(id_, namespace)
-        check_count(last, "peek")
+        check_count(last, "peek", key)
         require(Capability.FS_READ, "memory/peek", key)
         self._check_open(key)
         return key
