@@ -13,7 +13,7 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING
 
-from writers import running
+from writers import ready, running, say
 
 from turnlog import LockTimeout, Memory
 
@@ -33,15 +33,15 @@ locker: Callable[..., AbstractContextManager[Process]] = partial(running, progra
 def hold(root: str, id: str) -> None:
     """Hold the lock until a line comes."""
     with Memory(root).open(id).turn_lock():
-        _ready()
-    _say("done")
+        ready()
+    say("done")
     sys.stdin.readline()
 
 
 def hold_and_exit(root: str, id: str) -> None:
     """End at once, with the lock held, without a word to anyone."""
     Memory(root).open(id).turn_lock().__enter__()
-    _say("ready")
+    say("ready")
     os._exit(0)
 
 
@@ -50,23 +50,23 @@ def hold_and_fork(root: str, id: str) -> None:
     with Memory(root).open(id).turn_lock():
         warnings.simplefilter("ignore", DeprecationWarning)
         if os.fork() == 0:
-            _say("forked")
+            say("forked")
             until_the_end()
             os._exit(0)
-        _ready()
-    _say("done")
+        ready()
+    say("done")
 
 
 def hold_and_spawn(root: str, id: str) -> None:
     """Hold the lock, with another program that was started under it, and lives on."""
     with Memory(root).open(id).turn_lock():
         subprocess.Popen([sys.executable, __file__, "live"], close_fds=False)
-        _ready()
+        ready()
 
 
 def live() -> None:
     """Be there until the input ends."""
-    _say("forked")
+    say("forked")
     until_the_end()
 
 
@@ -81,33 +81,24 @@ def take(root: str, id: str, timeout: str) -> None:
     """Wait for the lock, a bounded time; say whether it was had."""
     memory = Memory(root)
     lock = memory.open(id).turn_lock(timeout=float(timeout))
-    _say("waiting")
+    say("waiting")
     try:
         with lock:
-            _say("had it")
+            say("had it")
     except LockTimeout as error:
-        _say(error)
+        say(error)
 
 
 def runs(root: str, id: str, writer: str, count: str) -> None:
     """Do runs of two turns each under the lock; a turn of somebody else's in one is an error."""
     mem = Memory(root).open(id)
-    _ready()
+    ready()
     for i in range(int(count)):
         with mem.turn_lock():
             seen = len(mem.refresh())
             mem.append(f"{writer} {2 * i}", expect=seen)
             mem.append(f"{writer} {2 * i + 1}", role="assistant", expect=seen + 1)
-    _say("done")
-
-
-def _ready() -> None:
-    _say("ready")
-    sys.stdin.readline()
-
-
-def _say(what: object) -> None:
-    os.write(1, f"{what}\n".encode())
+    say("done")
 
 
 if __name__ == "__main__":

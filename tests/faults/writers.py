@@ -112,36 +112,36 @@ def each_in_order(turns: Iterable[str]) -> Counter[str]:
 def append(root: str, id: str, writer: str, count: str, size: str) -> None:
     """Append `count` turns of some size, or, if it is 0, as many as there is time for."""
     thread = Memory(root).open(id)
-    _ready()
+    ready()
     i = 0
     while i != (int(count) or -1):
         thread.append(f"{writer} {i} ".ljust(int(size), "x"))
-        _say(i)
+        say(i)
         i += 1
 
 
 def extend(root: str, id: str, writer: str, count: str, size: str) -> None:
     """Extend a thread by threes; the writer's numbers go on from turn to turn."""
     thread = Memory(root).open(id)
-    _ready()
+    ready()
     i = 0
     while i != (3 * int(count) or -1):
         turns = [f"{writer} {i + k} ".ljust(int(size), "x") for k in range(3)]
         thread.extend(Message("assistant", turn) for turn in turns)
-        _say(i + 2)
+        say(i + 2)
         i += 3
 
 
 def first_opens(root: str, id: str, writer: str, count: str) -> None:
     """Open a thread that nobody has made yet in many OS threads at once, each in its own memory."""
-    _ready()
+    ready()
     barrier = threading.Barrier(int(count))
 
     def work(number: int) -> None:
         with Memory(root) as memory:
             barrier.wait()
             memory.open(id).append(f"{writer}.{number} 0")
-        _say(number)
+        say(number)
 
     workers = [threading.Thread(target=work, args=(i,)) for i in range(int(count))]
     for worker in workers:
@@ -167,14 +167,14 @@ def hold(root: str, id: str, *, fork: bool = False) -> None:
     if fork:
         warnings.simplefilter("ignore", DeprecationWarning)
         if os.fork() == 0:
-            _say("forked")
+            say("forked")
             while os.read(0, 1):
                 pass
             os._exit(0)
-    _ready()
+    ready()
     gate.opened.set()
     worker.join()
-    _say("done")
+    say("done")
 
 
 def acts(root: str, skipped: str) -> None:
@@ -183,25 +183,25 @@ def acts(root: str, skipped: str) -> None:
         thread = memory.open("t")
         for i in range(3):
             thread.append(f"turn {i}")
-            _say("appended")
+            say("appended")
         thread.extend(Message("user", f"unit {i}") for i in range(3))
-        _say("extended")
+        say("extended")
 
         async def tasks() -> None:
             others = [await memory.aopen(f"task {i}") for i in range(5)]
             for content in ("first", "second"):
                 await asyncio.gather(*(other.aappend(content) for other in others))
-                _say("appended")
+                say("appended")
 
         asyncio.run(tasks())
         memory.open("torn")
-        _say("mended")
+        say("mended")
         memory.open("torn").append("after the tear")
-        _say("appended")
+        say("appended")
         thread.fork("copy", namespace="other")
-        _say("forked")
+        say("forked")
         memory.delete(thread)
-        _say("deleted")
+        say("deleted")
 
 
 def attempts(root: str, id: str, count: str) -> None:
@@ -210,15 +210,15 @@ def attempts(root: str, id: str, count: str) -> None:
         try:
             thread = memory.open(id)
         except TurnlogError as error:
-            _say(_outcome(error))
+            say(_outcome(error))
             return
         for i in range(int(count)):
             try:
                 thread.append(f"turn {i}", key=f"key {i}")
-                _say("ok")
+                say("ok")
             except TurnlogError as error:
-                _say(_outcome(error))
-        _say(json.dumps([message.content for message in thread.messages()]))
+                say(_outcome(error))
+        say(json.dumps([message.content for message in thread.messages()]))
 
 
 def peak(root: str, id: str) -> None:
@@ -229,7 +229,7 @@ def peak(root: str, id: str) -> None:
         messages = memory.open(id).messages()
         opened = _high_water()
         letters = sum(len(message.content) for message in messages)
-        _say(f"{opened - before} {_high_water() - before} {len(messages)} {letters}")
+        say(f"{opened - before} {_high_water() - before} {len(messages)} {letters}")
 
 
 def _high_water() -> int:
@@ -243,12 +243,14 @@ def _outcome(error: TurnlogError) -> str:
     return f"{type(error).__name__} {os.strerror(number) if number else ''}".strip()
 
 
-def _ready() -> None:
-    _say("ready")
+def ready() -> None:
+    """Say so, and wait for a line."""
+    say("ready")
     sys.stdin.readline()
 
 
-def _say(what: object) -> None:
+def say(what: object) -> None:
+    """Write a line at once."""
     os.write(1, f"{what}\n".encode())
 
 

@@ -19,6 +19,7 @@ import datetime as dt
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -140,6 +141,32 @@ def _appended(store: Store, append: Append) -> Outcome:
 
 def _texts(store: Store, key: ThreadKey = KEY) -> list[bytes]:
     return list(store.load(key).lines)
+
+
+def _looks_beside_a_writer(writer: Store, look: Callable[[], list[bytes]]) -> list[list[bytes]]:
+    """Append pairs of lines, look from other threads meanwhile and once after; give the looks."""
+    done = threading.Event()
+
+    def write() -> None:
+        position = START
+        try:
+            for number in range(60):
+                lines = [line_of(f"{number} {part}") for part in range(2)]
+                append = PlainAppend(KEY, *lines, position=position)
+                position = _appended(writer, append).position
+        finally:
+            done.set()
+
+    def read() -> list[list[bytes]]:
+        found: list[list[bytes]] = []
+        while not done.is_set():
+            found.append(look())
+        return [*found, look()]
+
+    with ThreadPoolExecutor(3) as pool:
+        readings = [pool.submit(read), pool.submit(read)]
+        pool.submit(write).result(_PATIENCE)
+        return [seen for reading in readings for seen in reading.result(_PATIENCE)]
 
 
 class StoreContract:
@@ -563,28 +590,7 @@ class StoreContract:
 
     def test_a_load_beside_a_writer_sees_whole_appends(self, make: Callable[[], Store]) -> None:
         """Loading from any thread while another store appends gives a beginning of the thread."""
-        writer, reader, done = make(), make(), threading.Event()
-
-        def write() -> None:
-            position = START
-            try:
-                for number in range(60):
-                    lines = [line_of(f"{number} {part}") for part in range(2)]
-                    append = PlainAppend(KEY, *lines, position=position)
-                    position = _appended(writer, append).position
-            finally:
-                done.set()
-
-        def read() -> list[list[bytes]]:
-            found: list[list[bytes]] = []
-            while not done.is_set():
-                found.append(_texts(reader))
-            return [*found, _texts(reader)]
-
-        with ThreadPoolExecutor(3) as pool:
-            readings = [pool.submit(read), pool.submit(read)]
-            pool.submit(write).result(_PATIENCE)
-            loads = [load for reading in readings for load in reading.result(_PATIENCE)]
+        loads = _looks_beside_a_writer(make(), partial(_texts, make()))
         whole = [line_of(f"{number} {part}") for number in range(60) for part in range(2)]
         assert all(load == whole[: len(load)] and len(load) % 2 == 0 for load in loads)
         assert loads[-1] == whole
@@ -666,28 +672,8 @@ class StoreContract:
 
     def test_a_tail_beside_a_writer_ends_between_appends(self, make: Callable[[], Store]) -> None:
         """A tail that is read while another store appends ends in whole appends."""
-        writer, reader, done = make(), make(), threading.Event()
-
-        def write() -> None:
-            position = START
-            try:
-                for number in range(60):
-                    lines = [line_of(f"{number} {part}") for part in range(2)]
-                    append = PlainAppend(KEY, *lines, position=position)
-                    position = _appended(writer, append).position
-            finally:
-                done.set()
-
-        def read() -> list[list[bytes]]:
-            found: list[list[bytes]] = []
-            while not done.is_set():
-                found.append(list(reader.tail(KEY, 2).lines)[-2:])
-            return [*found, list(reader.tail(KEY, 2).lines)[-2:]]
-
-        with ThreadPoolExecutor(3) as pool:
-            readings = [pool.submit(read), pool.submit(read)]
-            pool.submit(write).result(_PATIENCE)
-            tails = [tail for reading in readings for tail in reading.result(_PATIENCE)]
+        reader = make()
+        tails = _looks_beside_a_writer(make(), lambda: list(reader.tail(KEY, 2).lines)[-2:])
         whole = [[line_of(f"{number} {part}") for part in range(2)] for number in range(60)]
         assert all(tail in ([], *whole) for tail in tails)
         assert tails[-1] == whole[-1]
