@@ -32,8 +32,9 @@ class Done(NamedTuple):
 
 
 def environment(root: Path, **more: str) -> dict[str, str]:
-    """Give the environment of a command over a memory."""
-    given = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    """Give the environment of a command over a memory: what most people have, no more."""
+    unusual = ("NO_COLOR", "PYTHONUNBUFFERED")
+    given = {name: value for name, value in os.environ.items() if name not in unusual}
     return given | {"TURNLOG_URL": str(root), "TERM": "xterm", "COLUMNS": "100"} | more
 
 

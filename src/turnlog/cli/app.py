@@ -11,7 +11,7 @@ import click
 from turnlog.cli.append import append
 from turnlog.cli.completion import completion
 from turnlog.cli.doctor import doctor
-from turnlog.cli.edge import Edge, words
+from turnlog.cli.edge import Edge, let_go_of_output, words
 from turnlog.cli.export import export
 from turnlog.cli.import_ import import_
 from turnlog.cli.ls import ls
@@ -63,4 +63,5 @@ def run() -> None:
     try:
         app(arguments, prog_name=NAME)
     except OSError as error:  # of what click itself writes, such as the help
+        let_go_of_output()
         sys.exit(f"Error: {words(error)}")

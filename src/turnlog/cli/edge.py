@@ -39,10 +39,10 @@ class Edge(click.Group):
                 finally:
                     sys.stdout.flush()
         except BrokenPipeError:
-            _let_go_of_output()
+            let_go_of_output()
             raise click.exceptions.Exit(READER_GONE) from None
         except (TurnlogError, OSError) as error:
-            _let_go_of_output()
+            let_go_of_output()
             raise click.ClickException(words(error)) from None
         except (KeyboardInterrupt, click.Abort) as end:
             ended = isinstance(end.__context__, EOFError)  # Ctrl-D at a question is no Ctrl-C
@@ -82,7 +82,7 @@ def _warnings_as_lines() -> Generator[None]:
         yield
 
 
-def _let_go_of_output() -> None:
+def let_go_of_output() -> None:
     """Have what cannot be written any more go nowhere, so that Python's own end is quiet."""
     for stream in (sys.stdout, sys.stderr):
         try:
