@@ -69,7 +69,7 @@ $(READY): pyproject.toml
 	@echo 'Setting up $(VENV) ...'
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install 'pip>=25.1'
-	@$(PIP) install --editable '.[cli]'
+	@$(PIP) install --editable '.[agents,cli]'
 	@touch $@
 
 $(READY_TEST): $(READY)

@@ -9,6 +9,10 @@ mem.messages()[-1].content
 ```
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
 from turnlog.capability import Capability, sandbox
 from turnlog.conversation import Conversation
 from turnlog.errors import (
@@ -21,17 +25,25 @@ from turnlog.errors import (
     InvalidName,
     InvalidTurn,
     LockTimeout,
+    MissingExtra,
+    MissingKey,
+    ModelFailed,
     NotAThread,
     NotWritten,
     OutcomeUnknown,
     ReadOnly,
+    RunFailed,
+    RunningLoop,
     StoreError,
     ThreadReplaced,
+    ToolsFailed,
     TornTailWarning,
     TurnlogError,
     TurnlogWarning,
+    UnknownModel,
     UnknownStore,
     UnsafeFileSystemWarning,
+    WritebackFailed,
 )
 from turnlog.measure import ConversationStats
 from turnlog.memory import Memory, aopen, default_memory, open  # noqa: A004 - the spec's word
@@ -41,9 +53,41 @@ from turnlog.stores.base import Problem, ThreadInfo
 from turnlog.thread import MemoryThread
 from turnlog.turnlock import TurnLock
 
+if TYPE_CHECKING:
+    from turnlog.agents.agent import Agent
+    from turnlog.agents.perform import RunOptions
+    from turnlog.agents.run import arun, astream, run, stream
+    from turnlog.chat import ChatOptions, achat, chat
+    from turnlog.engine.exchange import ToolEvent
+    from turnlog.engine.result import Result
+    from turnlog.engine.stream import BlockingTextStream, TextStream
+    from turnlog.engine.tools import Tool, tool
+
+# What needs the extra `agents`, and the module that has it: imported when it is first used.
+_OF_AGENTS: Final = {
+    "Agent": "turnlog.agents.agent",
+    "BlockingTextStream": "turnlog.engine.stream",
+    "ChatOptions": "turnlog.chat",
+    "Result": "turnlog.engine.result",
+    "RunOptions": "turnlog.agents.perform",
+    "TextStream": "turnlog.engine.stream",
+    "Tool": "turnlog.engine.tools",
+    "ToolEvent": "turnlog.engine.exchange",
+    "achat": "turnlog.chat",
+    "arun": "turnlog.agents.run",
+    "astream": "turnlog.agents.run",
+    "chat": "turnlog.chat",
+    "run": "turnlog.agents.run",
+    "stream": "turnlog.agents.run",
+    "tool": "turnlog.engine.tools",
+}
+
 __all__ = [
+    "Agent",
+    "BlockingTextStream",
     "Capability",
     "CapabilityDenied",
+    "ChatOptions",
     "Closed",
     "Conflict",
     "Conversation",
@@ -57,24 +101,64 @@ __all__ = [
     "Memory",
     "MemoryThread",
     "Message",
+    "MissingExtra",
+    "MissingKey",
+    "ModelFailed",
     "NotAThread",
     "NotWritten",
     "OutcomeUnknown",
     "Problem",
     "ReadOnly",
+    "Result",
     "Role",
+    "RunFailed",
+    "RunOptions",
+    "RunningLoop",
     "StoreError",
+    "TextStream",
     "ThreadInfo",
     "ThreadKey",
     "ThreadReplaced",
+    "Tool",
+    "ToolEvent",
+    "ToolsFailed",
     "TornTailWarning",
     "TurnLock",
     "TurnlogError",
     "TurnlogWarning",
+    "UnknownModel",
     "UnknownStore",
     "UnsafeFileSystemWarning",
+    "WritebackFailed",
+    "achat",
     "aopen",
+    "arun",
+    "astream",
+    "chat",
     "default_memory",
     "open",
+    "run",
     "sandbox",
+    "stream",
+    "tool",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs an extra when it is first used."""
+    import importlib  # noqa: PLC0415
+
+    if name not in _OF_AGENTS:
+        message = f"module 'turnlog' has no attribute {name!r}"
+        raise AttributeError(message)
+    try:
+        module = importlib.import_module(_OF_AGENTS[name])
+    except ImportError as error:
+        raise MissingExtra.of(f"turnlog.{name}", "agents") from error
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """List what is public, also what was not imported yet."""
+    return sorted({*globals(), *__all__})

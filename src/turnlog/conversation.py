@@ -11,21 +11,27 @@ messages, adding one takes the same time.
 
 from __future__ import annotations
 
+import importlib
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, TypeAlias, Unpack, overload
 
 from turnlog.display import counted, html_table, rich_text, short
-from turnlog.errors import InvalidTurn
+from turnlog.errors import InvalidTurn, MissingExtra
 from turnlog.measure import ConversationStats, check_count, newest_that_fit, stats_of, tokens_in
 from turnlog.message import Message, Role, Scalar
 from turnlog.wire import anthropic_request, openai_messages
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from types import ModuleType
+
     from rich.console import Console, ConsoleOptions, RenderResult
+
+    from turnlog.chat import ChatOptions
 
 _BLOCK: Final = 64
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -331,6 +337,58 @@ class Conversation(Sequence[Message]):
         """Give the same value, to go on from: a conversation never changes, so it is its own."""
         return self
 
+    # ---- with a model's reply ----
+
+    def say(self, content: str, **options: Unpack[ChatOptions]) -> Conversation:
+        """Say something to a model. As `asay`, for plain code.
+
+        Raises:
+            RunningLoop: it is called where an event loop runs: await `asay` there.
+
+        Blocks until the reply is there.
+        """
+        return _blocking(lambda: self.asay(content, **options), "asay")
+
+    async def asay(self, content: str, **options: Unpack[ChatOptions]) -> Conversation:
+        """Say something to a model; give the conversation with it and the reply.
+
+        Args:
+            content: what the user says.
+            options: those of `chat`: `model` (the conversation's own unless given) and others.
+
+        Returns:
+            The conversation with both turns; the reply's meta tells its model and what it used. An
+            empty reply is no turn.
+
+        Raises:
+            MissingExtra: the extra `agents` is not installed.
+            RunFailed and others: as `achat` raises them. This conversation is as it was.
+
+        Source: Sema, conversation/say.
+        """
+        return await _chat().said(self, content, options)
+
+    def say_as(self, system: str, content: str, /, **options: Unpack[ChatOptions]) -> Conversation:
+        """Say something to a model that is told to be something else. As `asay_as`. Blocks."""
+        return _blocking(lambda: self.asay_as(system, content, **options), "asay_as")
+
+    async def asay_as(
+        self, system: str, content: str, /, **options: Unpack[ChatOptions]
+    ) -> Conversation:
+        """Say something to a model that is told to be something else, for this once.
+
+        Args:
+            system: what the model is told to be; this conversation's system messages are not sent.
+            content: what the user says.
+            options: those of `chat`.
+
+        Returns:
+            This conversation, its system messages as they were, with both turns.
+
+        Raises as `asay` does. Source: Sema, conversation/say-as.
+        """
+        return await _chat().said_as(self, system, content, options)
+
     # ---- for the providers' SDKs ----
 
     def to_openai(self) -> list[Any]:
@@ -394,6 +452,18 @@ class Conversation(Sequence[Message]):
     def _caption(self) -> str:
         earlier = f"; the last {_MOST_SHOWN}:" if len(self) > _MOST_SHOWN else ""
         return f"Conversation of {self._counted()}{earlier}"
+
+
+def _chat() -> ModuleType:
+    """Give the module that knows models: the one upward call, made when it is first needed."""
+    try:
+        return importlib.import_module("turnlog.chat")
+    except ImportError as error:
+        raise MissingExtra.of("conversation", "agents") from error
+
+
+def _blocking(work: Callable[[], Coroutine[Any, Any, Conversation]], instead: str) -> Conversation:
+    return _chat().run_blocking(work, instead)
 
 
 def _checked(messages: Iterable[Message]) -> tuple[Message, ...]:

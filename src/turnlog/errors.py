@@ -7,6 +7,13 @@ TurnlogError
 ├── CapabilityDenied     the sandbox took the capability away (also a PermissionError)
 ├── ForeignThread        a memory was given a thread of another memory (also a ValueError)
 ├── UnknownStore         no store is known by the URL (also a ValueError)
+├── UnknownModel         no model is known by the name (also a ValueError)
+├── MissingKey           the environment has no key for the model's provider
+├── MissingExtra         a package is missing that an extra installs (also an ImportError)
+├── RunningLoop          a call that blocks was made where an event loop runs (also a RuntimeError)
+├── RunFailed            a run or a chat ended without its reply; it carries what was said
+│   ├── ModelFailed      the model or its provider failed
+│   └── ToolsFailed      five tool calls in a row failed
 ├── Closed               the memory, or the handle of a deleted thread, takes no more calls
 ├── Conflict             append(expect=n): the thread holds other than n turns; nothing was written
 └── StoreError           the store could not do it (also an OSError)
@@ -16,7 +23,8 @@ TurnlogError
     │   ├── ReadOnly     the memory was opened for reading (also a PermissionError)
     │   ├── LockTimeout  another process kept the lock too long (also a TimeoutError)
     │   └── ThreadReplaced  the file was replaced, truncated or removed under the open thread
-    └── OutcomeUnknown   the append failed, and so did rolling it back: reopen, retry by its key
+    ├── OutcomeUnknown   the append failed, and so did rolling it back: reopen, retry by its key
+    └── WritebackFailed  a run's turns could not be appended to its thread; it carries them
 
 TurnlogWarning (a UserWarning)
 ├── TornTailWarning          an unfinished append was found at the end of a thread and set aside
@@ -74,6 +82,54 @@ class ForeignThread(TurnlogError, ValueError):
 
 class UnknownStore(TurnlogError, ValueError):
     """Raised when a memory's location has a scheme that no store is known by."""
+
+
+class UnknownModel(TurnlogError, ValueError):
+    """Raised when no model is known by a name, or something is given that is no model."""
+
+
+class MissingKey(TurnlogError):
+    """Raised when a model's provider needs a key that the environment does not have."""
+
+
+class MissingExtra(TurnlogError, ImportError):
+    """Raised when something needs a package that is not installed; the message has the pip line."""
+
+    @classmethod
+    def of(cls, subject: str, extra: str) -> MissingExtra:
+        """Make the error for one of turnlog's extras."""
+        return cls(subject, f"it needs the extra {extra!r}", f"pip install 'turnlog[{extra}]'")
+
+
+class RunningLoop(TurnlogError, RuntimeError):
+    """Raised when a call that blocks is made in a thread that runs an event loop.
+
+    The message names the call to await instead.
+    """
+
+
+class RunFailed(TurnlogError):
+    """Raised when a run, or a chat, ended without its reply. The cause, if any, is the engine's.
+
+    Attributes:
+        messages: the full history as the engine has it, up to where it failed.
+        conversation: the same as a Conversation: texts only.
+        usage: what it used, as the engine counts it.
+        written: the turns that were written back to the thread; none where nothing was said.
+    """
+
+    messages: Sequence[Any] = ()
+    conversation: Any = ()
+    usage: Any = None
+    written: Sequence[Any] = ()
+
+
+class ModelFailed(RunFailed):
+    """Raised when the model, or its provider, could not give a reply."""
+
+
+class ToolsFailed(RunFailed):
+    """Raised when five tool calls in a row failed, each of which the model was told of."""
 
 
 class Closed(TurnlogError):
@@ -148,6 +204,22 @@ class OutcomeUnknown(StoreError):
 
     The handle takes no more appends: open the thread anew, and look, or retry with the same `key`.
     """
+
+
+class WritebackFailed(StoreError):
+    """Raised when what was said in a run could not be appended to its thread.
+
+    Its cause is the store's own error: after a NotWritten, `mem.extend(error.turns)` is safe to
+    try. It is raised in place of what ended the run, which is its context: a cancellation too, as
+    in asyncio's TaskGroup, since lost turns must not pass in silence.
+
+    Attributes:
+        turns: the turns that were not written, as `extend` takes them.
+        result: the run's result, where the run itself had ended well; else None.
+    """
+
+    turns: Sequence[Any] = ()
+    result: Any = None
 
 
 class TurnlogWarning(UserWarning):

@@ -310,10 +310,25 @@ class MemoryThread:
 
         Entering touches the disk, and blocks but in `async with`. Source: design, section 6.
         """
-        self._check_may_write("memory/turn-lock")
+        self.check_may_append("memory/turn-lock")
+        return TurnLock(self.key, self._turn_queue, timeout)
+
+    def check_may_append(self, operation: str = "memory/append") -> None:
+        """Raise now what an append would raise for certain; for a run, before it asks a model.
+
+        Args:
+            operation: what is to be done, for the error.
+
+        Raises:
+            CapabilityDenied: the sandbox took FS_WRITE away.
+            ReadOnly: its memory was opened for reading.
+            Closed: the memory was closed, or the thread deleted.
+
+        Touches no disk.
+        """
+        self._check_may_write(operation)
         if self._memory.closed:
             raise Closed(self.key, "its memory was closed", "open a new Memory")
-        return TurnLock(self.key, self._turn_queue, timeout)
 
     def after_fork(self) -> None:
         """In a forked child: nobody waits or holds here; called by the memory."""

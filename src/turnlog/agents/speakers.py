@@ -1,0 +1,143 @@
+"""Speakers: the two that a run can have speak, our loop and a user's own agent of the engine's.
+
+A user's own agent keeps its ways: its tools run together, its limits and its errors are the
+engine's. Its errors come as they are, with a note that says what they concern.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Generic
+
+from pydantic_ai import Agent as EngineAgent
+from pydantic_ai.capabilities import ReinjectSystemPrompt
+from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.messages import FunctionToolCallEvent, FunctionToolResultEvent, ModelRequest
+from pydantic_core import to_json
+
+from turnlog.display import counted
+from turnlog.engine.exchange import begun, ended
+from turnlog.engine.failures import explained
+from turnlog.engine.history import request_of
+from turnlog.engine.loop import Asking, converse, text_in
+from turnlog.engine.result import Output
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from pydantic_ai.agent import AbstractAgent
+    from pydantic_ai.messages import AgentStreamEvent
+    from pydantic_ai.run import AgentRun
+
+    from turnlog.engine.exchange import Exchange, Listener, ToolEvent
+
+
+class LoopSpeaker:
+    """Our loop, on a model and its tools."""
+
+    def __init__(self, name: str, asking: Callable[[], Asking]) -> None:
+        """Take what to ask, made when it is first needed."""
+        self.name = name
+        self._asking = asking
+
+    async def speak(
+        self, content: str | Sequence[Any], at: dt.datetime, exchange: Exchange, listener: Listener
+    ) -> str | None:
+        """Send the input, and go on until there is a reply."""
+        asking = self._asking()
+        exchange.ask(request_of(str(content), at))
+        exchange.instruct(asking.system)
+        await converse(exchange, asking, listener)
+        return None
+
+    def explain(self, error: Exception, written: int) -> None:
+        """Leave it as it is: what is not ours is the caller's own."""
+
+
+class EngineSpeaker(Generic[Output]):
+    """A user's own agent of the engine's.
+
+    Args:
+        agent: the agent.
+        arguments: what its own `iter` takes: deps, model, usage_limits, output_type, and so on.
+    """
+
+    def __init__(self, agent: AbstractAgent[Any, Any], arguments: Mapping[str, Any]) -> None:
+        """Take the agent as it is."""
+        self._agent = agent
+        self._arguments = dict(arguments)
+
+    @property
+    def name(self) -> str:
+        """The agent's name."""
+        return self._agent.name or "agent"
+
+    async def speak(
+        self, content: str | Sequence[Any], at: dt.datetime, exchange: Exchange, listener: Listener
+    ) -> Output:
+        """Run the agent on the input, step by step."""
+        del at  # the engine gives its own
+        history = [*exchange.messages, *(self._arguments.pop("message_history", None) or ())]
+        more = self._arguments.pop("capabilities", None) or ()
+        async with self._agent.iter(
+            content,
+            message_history=history,
+            # With a history the engine sends no system prompt; a thread holds none of the agent's.
+            capabilities=[*more, ReinjectSystemPrompt()],
+            **self._arguments,
+        ) as run:
+            try:
+                await self._go_through(run, exchange, listener)
+            finally:  # what was said stays, whatever ended it
+                exchange.take(run.all_messages(), run.new_messages(), run.usage)
+        result = run.result
+        assert result is not None  # noqa: S101 - a run that raised nothing has one
+        exchange.structured = _structured(result.output, exchange)
+        return result.output
+
+    async def _go_through(
+        self, run: AgentRun[Any, Any], exchange: Exchange, listener: Listener
+    ) -> None:
+        async for node in run:
+            exchange.take(run.all_messages(), run.new_messages(), run.usage)
+            if EngineAgent.is_model_request_node(node) and listener.wants_text:
+                async with node.stream(run.ctx) as stream:
+                    async for event in stream:
+                        await listener.text(text_in(event))
+            elif EngineAgent.is_call_tools_node(node):
+                await listener.replied()
+                if listener.wants_tool_calls:
+                    async with node.stream(run.ctx) as events:
+                        await _tell(events, listener)
+
+    def explain(self, error: Exception, written: int) -> None:
+        """Note in an error what it means and what was written; it stays what it is."""
+        kept = f"{counted(written, 'turn')} written back" if written else "nothing was written back"
+        what = ""
+        if isinstance(error, ModelAPIError):
+            what = "{}; {}; ".format(*explained(error, error.model_name))
+        error.add_note(f"turnlog: {self.name}: {what}{kept}")
+
+
+async def _tell(events: AsyncIterator[AgentStreamEvent], listener: Listener) -> None:
+    """Tell of the tools that the engine calls."""
+    started: dict[str, tuple[float, ToolEvent]] = {}
+    async for event in events:
+        if isinstance(event, FunctionToolCallEvent):
+            start = begun(event.part)
+            started[event.tool_call_id] = time.perf_counter(), start
+            await listener.tool(start)
+        elif isinstance(event, FunctionToolResultEvent) and event.tool_call_id in started:
+            begin, start = started.pop(event.tool_call_id)
+            text = event.part.model_response_str(wrap_if_error=False)
+            error = None if event.part.outcome == "success" else text
+            await listener.tool(ended(start, text, error, time.perf_counter() - begin))
+
+
+def _structured(output: object, exchange: Exchange) -> str:
+    """Give an output that came by a tool as text: its JSON, or itself where it is text."""
+    by_tool = bool(exchange.new) and isinstance(exchange.new[-1], ModelRequest)
+    if not by_tool:
+        return ""
+    return output if isinstance(output, str) else to_json(output).decode()

@@ -1,0 +1,173 @@
+"""Chat: a conversation sent to a model as it is, and its reply.
+
+No thread takes part: what comes back is a text, and `Conversation.say` gives a new conversation.
+
+Source: spec R18; Sema, llm/chat, llm/stream, conversation/say; semantics, chat and stream.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
+
+from turnlog.capability import Capability, require
+from turnlog.engine.blocking import run_blocking
+from turnlog.engine.exchange import Exchange, Listener, OnText, OnToolCall
+from turnlog.engine.history import history_of, turns_in
+from turnlog.engine.loop import DEFAULT_MAX_TURNS, Asking, converse
+from turnlog.engine.models import DEFAULT_MAX_TOKENS, ReasoningEffort, model_of, settings_of
+from turnlog.engine.result import Result
+from turnlog.engine.tools import Toolbox
+from turnlog.errors import InvalidTurn, RunFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydantic_ai.models import Model
+
+    from turnlog.conversation import Conversation
+
+ToolMode: TypeAlias = Literal["auto", "none"]
+
+
+class ChatOptions(TypedDict, total=False):
+    """What `chat` and its relatives take beside the conversation.
+
+    Attributes:
+        model: as an Agent takes it; the conversation's own model unless given.
+        system: what the model is told to be, ahead of the conversation's system messages.
+        max_tokens: how many tokens the reply may have; 4,096 unless given, None for the provider's
+            own limit.
+        temperature: the sampling temperature; the provider's own unless given.
+        reasoning_effort: "none", "minimal", "low", "medium", "high" or "xhigh".
+        tools: functions that the model may call, as an Agent takes them.
+        tool_mode: "auto" (the default) to run the tools that the model asks for; "none" to only
+            show them to it.
+        max_tool_rounds: how many requests with tools are made at most; 10 unless given.
+        on_text: gets each piece of text as it comes, as in a run.
+        on_tool_call: gets a `ToolEvent` when a tool starts and when it ends, as in a run.
+        timeout: how long a reply may take, in seconds; 600 s, by the engine, unless given.
+    """
+
+    model: Model | str | None
+    system: str
+    max_tokens: int | None
+    temperature: float | None
+    reasoning_effort: ReasoningEffort | None
+    tools: Sequence[Callable[..., Any]]
+    tool_mode: ToolMode
+    max_tool_rounds: int
+    on_text: OnText | None
+    on_tool_call: OnToolCall | None
+    timeout: float | None
+
+
+def chat(conversation: Conversation, **options: Unpack[ChatOptions]) -> str:
+    """Send a conversation to a model; give its reply. As `achat`, for plain code.
+
+    Raises:
+        RunningLoop: it is called where an event loop runs: await `achat` there.
+
+    Blocks until the reply is there.
+    """
+    return run_blocking(lambda: achat(conversation, **options), "achat")
+
+
+async def achat(conversation: Conversation, **options: Unpack[ChatOptions]) -> str:
+    """Send a conversation to a model; give its reply.
+
+    Args:
+        conversation: what was said, such as `mem.messages()`. It ends with what the model is to
+            answer; where it ends with an assistant message, the model goes on from that.
+        options: those of `ChatOptions`.
+
+    Returns:
+        The reply's text; "" for an empty one. The conversation is as it was.
+
+    Raises:
+        InvalidTurn: nothing in the conversation can be sent, or an option is no good.
+        RunFailed: there is no reply.
+        UnknownModel, MissingKey, MissingExtra: the model cannot be asked.
+        CapabilityDenied: the sandbox took LLM away.
+
+    Writes nothing anywhere. Source: Sema, llm/chat.
+    """
+    return (await answer(conversation, options)).response
+
+
+async def answer(
+    conversation: Conversation, options: ChatOptions, give: OnText | None = None
+) -> Result[str]:
+    """Send a conversation to a model; give the result, whose conversation has the reply.
+
+    Args:
+        conversation: what was said.
+        options: those of `ChatOptions`.
+        give: gets each piece of text too, after the options' `on_text`.
+
+    Raises as `achat` does.
+    """
+    asking = _asking(conversation, options)
+    history = history_of(conversation)
+    if not history:
+        raise InvalidTurn(
+            asking.subject, "it holds no text to send to a model", "add what the user says"
+        )
+    exchange = Exchange(history)
+    exchange.instruct(asking.system)
+    on_text = [options.get("on_text"), give]
+    try:
+        await converse(exchange, asking, Listener(on_text, options.get("on_tool_call")))
+    except RunFailed as error:
+        error.messages = tuple(exchange.messages)
+        error.conversation = conversation + turns_in(exchange.new)
+        error.usage = exchange.usage
+        raise
+    response = exchange.response
+    return Result(
+        response=response,
+        output=response,
+        messages=tuple(exchange.messages),
+        conversation=conversation + turns_in(exchange.new),
+        usage=exchange.usage,
+    )
+
+
+def _asking(conversation: Conversation, options: ChatOptions) -> Asking:
+    """Give how the model is asked."""
+    subject = "conversation"
+    require(Capability.LLM, "llm/chat", subject)
+    mode = options.get("tool_mode", "auto")
+    if mode not in {"auto", "none"}:
+        raise InvalidTurn(subject, f"tool_mode is {mode!r}", "use 'auto' or 'none'")
+    return Asking(
+        subject=subject,
+        model=model_of(options.get("model") or conversation.model, subject),
+        toolbox=Toolbox(options.get("tools", ())),
+        settings=settings_of(
+            max_tokens=options.get("max_tokens", DEFAULT_MAX_TOKENS),
+            reasoning_effort=options.get("reasoning_effort"),
+            temperature=options.get("temperature"),
+            timeout=options.get("timeout"),
+            subject=subject,
+        ),
+        system=options.get("system", ""),
+        max_turns=options.get("max_tool_rounds", DEFAULT_MAX_TURNS),
+        runs_tools=mode == "auto",
+    )
+
+
+# ---- saying; what the methods of a conversation call ----
+
+
+async def said(conversation: Conversation, content: str, options: ChatOptions) -> Conversation:
+    """Give the conversation with what the user says and the model's reply."""
+    return (await answer(conversation.add(content), options)).conversation
+
+
+async def said_as(
+    conversation: Conversation, system: str, content: str, options: ChatOptions
+) -> Conversation:
+    """Give the conversation with both, where the model has another system text for this once."""
+    asked = conversation.filter(lambda message: message.role != "system").add(content)
+    replied = (await answer(asked, {**options, "system": system})).conversation
+    return conversation + replied[len(asked) - 1 :]

@@ -1,0 +1,95 @@
+"""What went wrong with a model, in words for people: the engine's errors become ModelFailed.
+
+The provider's own words stay in the message, and the engine's error is the cause.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic_ai.exceptions import (
+    ContentFilterError,
+    ModelAPIError,
+    ModelConnectionError,
+    ModelHTTPError,
+    ModelRequestTimeout,
+)
+
+from turnlog.display import one_line
+from turnlog.engine.models import KEY_VARIABLES
+from turnlog.errors import ModelFailed, TurnlogError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pydantic_ai.models import Model
+
+    from turnlog.engine.exchange import Listener
+
+
+@contextmanager
+def failing(subject: str, model: Model, listener: Listener) -> Generator[None]:
+    """Raise ModelFailed for what the model raises; what `on_text` raises goes through as it is."""
+    try:
+        yield
+    except TurnlogError:
+        raise
+    except Exception as error:
+        if error is listener.raised:
+            raise
+        what, hint = explained(error, f"{model.system}:{model.model_name}")
+        raise ModelFailed(subject, what, hint) from error
+
+
+def explained(error: Exception, name: str) -> tuple[str, str]:
+    """Say what an error of a model's means, and what to do.
+
+    Args:
+        error: the error.
+        name: the model's name, with its provider where that is known.
+    """
+    if isinstance(error, ModelHTTPError):
+        return _refused(error, name)
+    if isinstance(error, ModelRequestTimeout):
+        return f"{name} gave no reply in time ({_said(error)})", "give a longer timeout"
+    if isinstance(error, ModelConnectionError):
+        return (
+            f"the connection to {name} failed or broke off ({_said(error)})",
+            "look at the network and at the provider's status, and run it again",
+        )
+    if isinstance(error, ContentFilterError):
+        return f"{name} refused to answer ({_said(error)})", "word the input in another way"
+    return (
+        f"{name} could not reply ({type(error).__name__}: {_said(error)})",
+        "the cause has the details",
+    )
+
+
+def _refused(error: ModelHTTPError, name: str) -> tuple[str, str]:
+    """Say what a provider's status means."""
+    status = error.status_code
+    said = f"status {status}: {_said(error)}"
+    if status in {401, 403}:
+        key = " or ".join(KEY_VARIABLES.get(name.partition(":")[0], ("the provider's key",)))
+        return f"the provider of {name} refused the key ({said})", f"look at {key}"
+    if status == 404:  # noqa: PLR2004 - the status of HTTP
+        return f"the provider knows no model {name} ({said})", "look at the model's name"
+    if status == 429:  # noqa: PLR2004
+        return f"too many requests to {name} ({said})", _wait(error)
+    if status >= 500:  # noqa: PLR2004
+        return f"the provider of {name} failed ({said})", _wait(error)
+    return f"the provider of {name} refused the request ({said})", "the provider's words say why"
+
+
+def _wait(error: ModelAPIError) -> str:
+    seconds = error.retry_after
+    return f"run it again in {seconds:g} s" if seconds else "run it again later"
+
+
+def _said(error: Exception) -> str:
+    """Give the provider's own words, where it had any; else the engine's, in a line."""
+    body: Any = getattr(error, "body", None)
+    for key in ("error", "message"):
+        body = cast("dict[str, Any]", body).get(key, body) if isinstance(body, dict) else body
+    return one_line(body if isinstance(body, str) else str(error))

@@ -1,0 +1,120 @@
+"""Turns to the engine's messages and back. Pure.
+
+Going out, a turn is plain text under its role. A turn of white space alone is left out, since a
+provider may refuse it, and half a character goes out as U+FFFD. Turns of one role in a row go out
+together, which every provider takes.
+
+Coming back, each reply of the model's is a turn: its text, also beside tool calls. An empty text
+is no turn; tool calls, their results and thinking are none either, so that what a thread holds can
+always be sent again, to any provider.
+
+Source: spec R20 to R22; design, section 6, seeding and writeback.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextPart,
+    UserPromptPart,
+)
+from pydantic_ai.usage import RequestUsage
+
+from turnlog.message import Message
+from turnlog.wire import whole_characters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from turnlog.message import Scalar
+
+_UNKNOWN_TIME: Final = dt.datetime.fromtimestamp(0, dt.UTC)
+
+
+def history_of(turns: Iterable[Message]) -> list[ModelMessage]:
+    """Give turns as the engine's messages."""
+    history: list[ModelMessage] = []
+    parts: list[Any] = []  # of the last message, where the next turn may join it
+    replying: bool | None = None
+    for turn in turns:
+        text = whole_characters(turn.content)
+        if not text or text.isspace():
+            continue
+        at = turn.at or _UNKNOWN_TIME
+        is_reply = turn.role == "assistant"
+        if is_reply is not replying:
+            replying = is_reply
+            parts = []
+            history.append(
+                ModelResponse(parts, timestamp=at)
+                if is_reply
+                else ModelRequest(parts, timestamp=at)
+            )
+        if is_reply:
+            parts.append(TextPart(text))
+        elif turn.role == "user":
+            parts.append(UserPromptPart(text, timestamp=at))
+        else:
+            parts.append(SystemPromptPart(text, timestamp=at))
+    return history
+
+
+def request_of(content: str, at: dt.datetime) -> ModelRequest:
+    """Give a user's input as a message to the model."""
+    return ModelRequest([UserPromptPart(whole_characters(content), timestamp=at)], timestamp=at)
+
+
+def turns_in(messages: Iterable[ModelMessage], structured: str = "") -> list[Message]:
+    """Give what the assistant said in the engine's messages, as turns.
+
+    Args:
+        messages: the engine's messages.
+        structured: the JSON text of a structured output, which comes after the last text.
+
+    A turn's meta tells the model, and what the requests used since the turn before.
+    """
+    turns: list[Message] = []
+    used, latest = RequestUsage(), None
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            latest = message
+            used += message.usage
+            text = message.text
+            if text and not text.isspace():
+                turns.append(_turn(text, message, used))
+                used = RequestUsage()
+    if structured and latest is not None:
+        turns.append(_turn(structured, latest, used))
+    return turns
+
+
+def _turn(text: str, response: ModelResponse, used: RequestUsage) -> Message:
+    meta: dict[str, Scalar] = {"model": response.model_name} if response.model_name else {}
+    if used.input_tokens or used.output_tokens:
+        meta |= {"input_tokens": used.input_tokens, "output_tokens": used.output_tokens}
+    if response.state != "complete":
+        meta["interrupted"] = True
+    return Message("assistant", text, response.timestamp, meta)
+
+
+def input_turn(content: str | Sequence[Any], at: dt.datetime) -> Message:
+    """Give a run's input as a turn: its text, with the number of what is no text in the meta.
+
+    The engine's agents take a sequence of texts, pictures and files too.
+    """
+    if isinstance(content, str):
+        return Message("user", content, at)
+    texts = [text for item in content if (text := _text_of(item)) is not None]
+    others = len(content) - len(texts)
+    return Message("user", "\n\n".join(texts), at, {"attachments": others} if others else None)
+
+
+def _text_of(item: object) -> str | None:
+    text = item if isinstance(item, str) else getattr(item, "content", None)
+    return text if isinstance(text, str) else None

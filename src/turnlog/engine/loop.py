@@ -1,0 +1,183 @@
+"""The loop: a model and its tools, until it replies without asking for one.
+
+Sema's semantics exactly, which an engine's agent would need to be bent to: tools run one after
+another; what a tool, an unknown name or arguments that do not fit raise goes back to the model;
+five of these in a row end the run, and a success starts the count anew. With `max_turns` used up
+the last text is the reply, and the last round's tools have run. What a stream had given stays in
+the exchange, however it ends.
+
+Source: Sema, agent/run; semantics, agent run and the engine; design, section 6.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pydantic_ai import direct
+from pydantic_ai.messages import (
+    ModelRequest,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolReturnPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+
+from turnlog.engine.exchange import begun, ended
+from turnlog.engine.failures import failing
+from turnlog.engine.tools import ToolError
+from turnlog.errors import ToolsFailed
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ToolCallPart
+    from pydantic_ai.models import Model
+
+    from turnlog.engine.exchange import Exchange, Listener
+    from turnlog.engine.tools import Toolbox
+
+DEFAULT_MAX_TURNS: Final = 10
+MOST_FAILURES: Final = 5
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a model is asked.
+
+    Attributes:
+        subject: who asks, for errors.
+        model: the model.
+        toolbox: its tools.
+        settings: the engine's settings.
+        system: what the model is told to be; "" for nothing.
+        max_turns: how many requests at most.
+        runs_tools: whether the tools run; else the model is only shown them.
+    """
+
+    subject: str
+    model: Model
+    toolbox: Toolbox
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    system: str = ""
+    max_turns: int = DEFAULT_MAX_TURNS
+    runs_tools: bool = True
+
+    @property
+    def parameters(self) -> ModelRequestParameters:
+        """What the engine sends beside the messages."""
+        return ModelRequestParameters(function_tools=self.toolbox.definitions)
+
+
+async def converse(exchange: Exchange, asking: Asking, listener: Listener) -> None:
+    """Go on from the exchange's last request until the model has replied.
+
+    Raises:
+        ModelFailed: the model or its provider failed.
+        ToolsFailed: five tool calls in a row failed.
+    """
+    failures = 0
+    async with asking.model:
+        for _ in range(asking.max_turns):
+            response = await _reply(exchange, asking, listener)
+            await listener.replied()
+            if not response.tool_calls or not asking.runs_tools:
+                return
+            failures = await _run_tools(exchange, response, asking, listener, failures)
+
+
+# ---- the model ----
+
+
+async def _reply(exchange: Exchange, asking: Asking, listener: Listener) -> ModelResponse:
+    with failing(asking.subject, asking.model, listener):
+        if listener.wants_text:
+            return await _streamed(exchange, asking, listener)
+        response = await direct.model_request(
+            asking.model,
+            exchange.messages,
+            model_settings=asking.settings,
+            model_request_parameters=asking.parameters,
+        )
+        exchange.answer(response)
+        return response
+
+
+async def _streamed(exchange: Exchange, asking: Asking, listener: Listener) -> ModelResponse:
+    request = direct.model_request_stream(
+        asking.model,
+        exchange.messages,
+        model_settings=asking.settings,
+        model_request_parameters=asking.parameters,
+    )
+    async with request as stream:
+        try:
+            async for event in stream:
+                await listener.text(text_in(event))
+        finally:  # what has come stays, whatever ends it
+            response = stream.get()
+            if response.parts or response.state == "complete":
+                exchange.answer(response)
+    return response
+
+
+def text_in(event: object) -> str:
+    """Give the piece of text that an event of a stream brings; "" where it brings none."""
+    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+        return event.part.content
+    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+        return event.delta.content_delta
+    return ""
+
+
+# ---- the tools ----
+
+
+async def _run_tools(
+    exchange: Exchange, response: ModelResponse, asking: Asking, listener: Listener, failures: int
+) -> int:
+    """Run the tools that a reply asks for; give how many calls in a row have failed."""
+    results: list[ToolReturnPart] = []
+    exchange.ask(ModelRequest(results, instructions=asking.system or None))
+    for call in response.tool_calls:
+        if failures == MOST_FAILURES:  # no call may stay without an answer
+            results.append(
+                _result(call, "Error: not called, since too many calls failed", failed=True)
+            )
+            continue
+        text, error = await _run_tool(call, asking.toolbox, listener)
+        results.append(_result(call, text, failed=error is not None))
+        failures = failures + 1 if error else 0
+    if failures == MOST_FAILURES:
+        raise ToolsFailed(
+            asking.subject,
+            f"{MOST_FAILURES} tool calls in a row failed, the last with {results[-1].content}",
+            "see .messages of this error for all of them; mend the tool or the prompt",
+        )
+    return failures
+
+
+async def _run_tool(
+    call: ToolCallPart, toolbox: Toolbox, listener: Listener
+) -> tuple[str, str | None]:
+    """Run one; give what the model gets, and the error in words, if any."""
+    start = begun(call)
+    await listener.tool(start)
+    begin = time.perf_counter()
+    error = None
+    try:
+        text = await toolbox.call(call)
+    except ToolError as failed:
+        error = str(failed)
+        text = f"Error: {error}"
+    await listener.tool(ended(start, text, error, time.perf_counter() - begin))
+    return text, error
+
+
+def _result(call: ToolCallPart, text: str, *, failed: bool) -> ToolReturnPart:
+    return ToolReturnPart(
+        call.tool_name, text, call.tool_call_id, outcome="failed" if failed else "success"
+    )

@@ -1,0 +1,154 @@
+"""Model names to the engine's models, and Sema's options to the engine's settings.
+
+A name is the engine's own `provider:model`, or a bare one whose maker its beginning tells, as
+Sema's documents write them; or `offline`, the built-in that needs no network.
+
+Source: Sema, llm/chat, options; semantics, chat and stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from asyncio import AbstractEventLoop
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from weakref import WeakKeyDictionary
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.settings import ModelSettings
+
+from turnlog.engine.offline import OFFLINE, offline_model
+from turnlog.errors import InvalidTurn, MissingExtra, MissingKey, UnknownModel
+
+ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
+DEFAULT_MAX_TOKENS: Final = 4096
+
+# Which provider a bare name belongs to. OpenAI's is the endpoint that others' servers speak too.
+_BARE_NAMES: Final = (
+    (re.compile("claude-"), "anthropic"),
+    (re.compile(r"(chat)?gpt-|o\d"), "openai-chat"),
+    (re.compile("gemini-"), "google"),
+)
+# The variables that a provider's key is looked for in, the usual one first.
+KEY_VARIABLES: Final[dict[str, tuple[str, ...]]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "openai-chat": ("OPENAI_API_KEY",),
+    "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+}
+
+
+class ModelChoice:
+    """The model that somebody chose, looked up once for each event loop.
+
+    A client's connections belong to the loop that opened them: with a client for each, an agent
+    may run in several threads at once.
+
+    Args:
+        model: what the user gave.
+        subject: whose it is, for errors.
+    """
+
+    def __init__(self, model: object, subject: str) -> None:
+        """Take the choice as it is; it is looked up when it is first asked for."""
+        self._model = model
+        self._subject = subject
+        self._made: WeakKeyDictionary[AbstractEventLoop, Model] = WeakKeyDictionary()
+
+    def here(self) -> Model:
+        """Give the model for the running loop. Raises as `model_of` does."""
+        loop = asyncio.get_running_loop()
+        made = self._made.get(loop)
+        if made is None:
+            made = self._made[loop] = model_of(self._model, self._subject)
+        return made
+
+
+def model_of(model: object, subject: str) -> Model:
+    """Give the engine's model of a name; a ready one as it is.
+
+    Args:
+        model: what the user gave.
+        subject: whose it is, for errors.
+
+    Raises:
+        UnknownModel: there is none of that name.
+        MissingKey: its provider's key is not in the environment.
+        MissingExtra: its provider's package is not installed.
+    """
+    if isinstance(model, Model):
+        return cast("Model[Any]", model)
+    if not isinstance(model, str) or not model:
+        given = "no model was given" if not model else f"a {type(model).__name__} is no model"
+        raise UnknownModel(subject, given, "give model=, such as 'anthropic:claude-haiku-4-5'")
+    if model == OFFLINE:
+        return offline_model()
+    name = full_name(model)
+    provider = name.partition(":")[0]
+    try:
+        return infer_model(name)
+    except ImportError as error:
+        raise MissingExtra(
+            subject,
+            f"the model {model!r} needs its provider's package",
+            f"pip install 'pydantic-ai-slim[{provider}]'",
+        ) from error
+    except Exception as error:
+        raise _refused(subject, model, provider, error) from error
+
+
+def full_name(model: str) -> str:
+    """Give a bare name with its provider; any other as it is."""
+    if ":" not in model:
+        for pattern, provider in _BARE_NAMES:
+            if pattern.match(model):
+                return f"{provider}:{model}"
+    return model
+
+
+def _refused(subject: str, model: str, provider: str, error: Exception) -> Exception:
+    said = str(error)
+    if "environment variable" in said or "api_key" in said:
+        variables = KEY_VARIABLES.get(provider)
+        hint = f"set {' or '.join(variables)}" if variables else said
+        return MissingKey(subject, f"there is no key for the model {model!r}", hint)
+    if isinstance(error, UserError):
+        return UnknownModel(
+            subject,
+            f"there is no model {model!r} ({said})",
+            "write it as provider:model, such as 'anthropic:claude-haiku-4-5'",
+        )
+    return UnknownModel(subject, f"the model {model!r} cannot be made ({said})", "give another")
+
+
+def settings_of(
+    *,
+    max_tokens: int | None,
+    reasoning_effort: ReasoningEffort | None,
+    temperature: float | None = None,
+    timeout: float | None = None,
+    subject: str,
+) -> ModelSettings:
+    """Give Sema's options as the engine's settings.
+
+    Raises:
+        InvalidTurn: an option is no good.
+    """
+    settings: dict[str, Any] = {}
+    if reasoning_effort is not None:
+        if reasoning_effort not in get_args(ReasoningEffort):
+            raise InvalidTurn(
+                subject,
+                f"reasoning_effort is {reasoning_effort!r}",
+                f"use one of {', '.join(get_args(ReasoningEffort))}",
+            )
+        settings["thinking"] = False if reasoning_effort == "none" else reasoning_effort
+    if max_tokens is not None:
+        settings["max_tokens"] = max_tokens
+    if temperature is not None:
+        settings["temperature"] = temperature
+    if timeout is not None:
+        settings["request_timeout"] = timeout
+    return ModelSettings(**settings)

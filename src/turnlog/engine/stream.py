@@ -1,0 +1,223 @@
+"""TextStream: a run whose text is taken piece by piece, with an async or a plain `for`.
+
+The run goes on in a task of its own, from its first piece to its end, so that a cancellation and a
+scope of the engine's begin and end in one task. It goes on only while the next piece is waited
+for: what has been said when somebody leaves early is what they have seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Generic, Self
+
+import anyio
+
+from turnlog.engine.blocking import run_blocking
+from turnlog.engine.result import Output, Result
+from turnlog.errors import RunningLoop
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from turnlog.engine.exchange import OnText
+
+    _Perform = Callable[[OnText], Coroutine[Any, Any, Result[Output]]]
+
+# The loop holds its tasks weakly.
+_under_way: Final[set[asyncio.Task[Any]]] = set()
+
+
+class _Channel:
+    """Hands pieces of text from the run's task to the one who reads. The task holds it alone."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._given: asyncio.Future[str | None] = self._loop.create_future()
+        self._asked: asyncio.Future[None] | None = None
+
+    def ask(self) -> asyncio.Future[str | None]:
+        """Let the run go on; give the future of its next piece, None at its end."""
+        if self._given.done():
+            self._given = self._loop.create_future()
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_result(None)
+        return self._given
+
+    async def give(self, text: str) -> None:
+        """Give a piece, and wait until the next one is asked for."""
+        self._asked = self._loop.create_future()
+        self._given.set_result(text)
+        await self._asked
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """Say that there is no more."""
+        _under_way.discard(task)
+        if not self._given.done():
+            self._given.set_result(None)
+
+
+class TextStream(AsyncIterator[str], Generic[Output]):
+    """A run, as an async iterator of the pieces of its text; its `result` is there at the end.
+
+    Nothing happens before the first piece is asked for. Whoever leaves the `async for` early, or
+    is cancelled, ends the run; what it had said is then written back. To have that done by a known
+    moment, use it as an async context manager, or await `aclose()`.
+
+    Do not make one yourself: `astream` gives it.
+    """
+
+    def __init__(self, perform: _Perform[Output]) -> None:
+        """Prepare a run that takes the function to be called with each piece."""
+        self._perform = perform
+        self._task: asyncio.Task[Result[Output]] | None = None
+        self._channel: _Channel | None = None
+
+    @property
+    def result(self) -> Result[Output]:
+        """The run's result, once the stream has ended.
+
+        Raises:
+            RuntimeError: it has not ended yet, or was left early.
+            Exception: what the run raised.
+        """
+        if self._task is None or not self._task.done() or self._task.cancelled():
+            message = "the stream has no result: it was not read to its end; read it, then ask"
+            raise RuntimeError(message)
+        return self._task.result()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the run has begun and not ended."""
+        return self._task is not None and not self._task.done()
+
+    def __aiter__(self) -> Self:
+        """Give the stream itself: it can be read once."""
+        return self
+
+    async def __anext__(self) -> str:
+        """Wait for the next piece of text.
+
+        Raises:
+            StopAsyncIteration: the run has ended.
+            Exception: what the run raised.
+        """
+        if self._task is None:
+            self._channel = _Channel()
+            self._task = asyncio.create_task(self._perform(self._channel.give))
+            _under_way.add(self._task)
+            self._task.add_done_callback(self._channel.end)
+        if self._channel is None:
+            raise StopAsyncIteration
+        try:
+            text = None if self._task.done() else await self._channel.ask()
+        except BaseException:
+            await self.aclose()
+            raise
+        if text is not None:
+            return text
+        self._channel = None
+        self._task.result()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """End the run, if it has not ended, and wait until what it had said is written back.
+
+        Raises:
+            WritebackFailed: it could not be written.
+        """
+        task, self._channel = self._task, None
+        if task is None or task.done():
+            return
+        task.cancel()
+        cancelled: asyncio.CancelledError | None = None
+        with anyio.CancelScope(shield=True):
+            while not task.done():
+                try:
+                    await asyncio.wait([task])
+                except asyncio.CancelledError as error:
+                    cancelled = error
+        with suppress(asyncio.CancelledError):
+            task.result()
+        if cancelled is not None:
+            raise cancelled
+
+    async def __aenter__(self) -> Self:
+        """Give the stream itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the run, as `aclose` does."""
+        await self.aclose()
+
+    def __del__(self) -> None:
+        """End the run of a stream that nobody reads any more."""
+        task = self._task
+        if task is not None and not task.done() and not task.get_loop().is_closed():
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+class BlockingTextStream(Iterator[str], Generic[Output]):
+    """A run, as an iterator of the pieces of its text; its `result` is there at the end.
+
+    As `TextStream`, for plain code: each step blocks until there is a piece. It is read in one
+    thread. Left early, it ends the run and waits until what it had said is written back: at once
+    where it was not kept, or with `close()`, or at the end of a `with` block.
+
+    Do not make one yourself: `stream` gives it.
+    """
+
+    def __init__(self, perform: _Perform[Output]) -> None:
+        """Prepare a run that takes the function to be called with each piece."""
+        self._stream = TextStream(perform)
+        self._thread = threading.get_ident()
+
+    @property
+    def result(self) -> Result[Output]:
+        """The run's result, once the stream has ended. Raises as `TextStream.result` does."""
+        return self._stream.result
+
+    def __iter__(self) -> Self:
+        """Give the stream itself: it can be read once."""
+        return self
+
+    def __next__(self) -> str:
+        """Wait for the next piece of text. Raises StopIteration at the end, else as the run does.
+
+        Raises:
+            RunningLoop: it is called where an event loop runs.
+        """
+        try:
+            return run_blocking(self._stream.__anext__, "astream")
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """End the run, as `TextStream.aclose` does. Blocks."""
+        run_blocking(self._stream.aclose, "astream")
+
+    def __enter__(self) -> Self:
+        """Give the stream itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the run."""
+        self.close()
+
+    def __del__(self) -> None:
+        """End the run of a stream that nobody reads any more, where this is its thread."""
+        if self._stream.under_way and self._thread == threading.get_ident():
+            with suppress(RunningLoop):  # then the stream's own end sees to it
+                self.close()

@@ -1,0 +1,229 @@
+"""Tools: Python functions that a model may call.
+
+A tool is a typed function with a docstring, sync or async; its name, its description and the
+schema of its arguments come from there. `tool` is for those where they have to be given.
+
+The engine makes the schemas and checks the arguments. A sync tool runs in a thread; when the run
+is cancelled, the run does not wait for that thread, which goes on by itself: nothing can stop it.
+
+Source: Sema, deftool and agent/run; semantics, agent run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast, overload
+
+import anyio.to_thread
+import pydantic_ai
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+
+from turnlog.errors import TurnlogError
+from turnlog.wire import whole_characters
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ToolCallPart
+    from pydantic_ai.tools import ToolDefinition
+
+_Parameters = ParamSpec("_Parameters")
+_Returned = TypeVar("_Returned")
+
+
+class Tool(Generic[_Parameters, _Returned]):
+    """A function that a model may call, with what it is told of it. What `tool` gives.
+
+    Called, it is the function itself.
+    """
+
+    def __init__(
+        self,
+        function: Callable[_Parameters, _Returned],
+        name: str | None = None,
+        description: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Keep a function and what a model is told of it."""
+        functools.update_wrapper(self, function)
+        self.function: Callable[_Parameters, _Returned] = function
+        self.name: str | None = name
+        self.description: str | None = description
+        self.schema: Mapping[str, Any] | None = schema
+
+    def __call__(self, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Returned:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        """Name it."""
+        return f"<Tool {self.name or _name_of(self.function)!r}>"
+
+
+@overload
+def tool(function: Callable[_Parameters, _Returned], /) -> Tool[_Parameters, _Returned]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+) -> Callable[[Callable[_Parameters, _Returned]], Tool[_Parameters, _Returned]]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    schema: Mapping[str, Any] | None = None,
+) -> Any:
+    """Make a tool of a function, where its own name, docstring or types do not say it all.
+
+    Args:
+        function: the function, where it is used as a plain decorator.
+        name: the name for the model; the function's own unless given.
+        description: what the model is told of it; the docstring unless given.
+        schema: the JSON schema of its arguments, an object's; made from the types unless given.
+            With it the arguments are passed on by name, unchecked.
+
+    Returns:
+        The tool, which can still be called as the function; or a decorator, where no function was
+        given: `@turnlog.tool(name="lookup")`.
+    """
+    if function is None:
+        return functools.partial(Tool[..., Any], name=name, description=description, schema=schema)
+    return Tool(function, name, description, schema)
+
+
+class ToolError(Exception):
+    """Raised when a call of a tool failed; its text is what the model is told."""
+
+
+class Toolbox:
+    """The tools of one agent or chat, as the engine has them.
+
+    Raises:
+        TurnlogError: what is given is no function, two have one name, or a function's types give no
+            schema.
+    """
+
+    def __init__(self, tools: Iterable[Callable[..., Any]]) -> None:
+        """Make the engine's tools of functions."""
+        self._tools: Final[dict[str, pydantic_ai.Tool[None]]] = {}
+        for given in tools:
+            made = _engine_tool(given)
+            if made.name in self._tools:
+                raise TurnlogError(
+                    f"tool {made.name!r}", "there are two of this name", "name one by @turnlog.tool"
+                )
+            self._tools[made.name] = made
+
+    @property
+    def definitions(self) -> list[ToolDefinition]:
+        """What the model is told of them."""
+        return [made.tool_def for made in self._tools.values()]
+
+    async def call(self, call: ToolCallPart) -> str:
+        """Call a tool as the model asks; give the result as text.
+
+        Raises:
+            ToolError: there is no such tool, its arguments do not fit, or it raised.
+        """
+        called = self._tools.get(call.tool_name)
+        if called is None:
+            known = ", ".join(self._tools) or "none"
+            raise ToolError(f"there is no tool {call.tool_name!r}; the tools are: {known}")
+        try:
+            arguments = _checked(called, call)
+        except ValidationError as error:
+            raise ToolError(f"the arguments do not fit: {_misfits(error)}") from error
+        try:
+            result = await called.function_schema.call(arguments, cast("Any", None))
+            return _as_text(result)
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            raise ToolError("what it awaited was cancelled") from error
+        except Exception as error:
+            raise ToolError(f"{type(error).__name__}: {error}") from error
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _checked(called: pydantic_ai.Tool[None], call: ToolCallPart) -> dict[str, Any]:
+    validator = called.function_schema.validator
+    if isinstance(call.args, str):
+        return validator.validate_json(call.args or "{}")
+    return validator.validate_python(call.args or {})
+
+
+def _misfits(error: ValidationError) -> str:
+    """Say which arguments do not fit, and why."""
+    return "; ".join(
+        ": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"])))
+        for each in error.errors(include_url=False, include_context=False, include_input=False)
+    )
+
+
+def _as_text(result: object) -> str:
+    """Give a result as the model gets it: text as it is, maps and sequences as JSON."""
+    if isinstance(result, str):
+        return whole_characters(result)
+    structured = isinstance(result, Mapping | Sequence | set | frozenset | BaseModel)
+    if structured or (is_dataclass(result) and not isinstance(result, type)):
+        return to_json(result).decode()
+    return str(result)
+
+
+def _engine_tool(given: object) -> pydantic_ai.Tool[None]:
+    declared = cast("Tool[..., Any]", given if isinstance(given, Tool) else Tool(_function(given)))
+    function = declared.function
+    name = declared.name or _name_of(function)
+    awaited = _async_form(function)
+    try:
+        if declared.schema is not None:
+            description = declared.description or inspect.getdoc(function)
+            return pydantic_ai.Tool[None].from_schema(
+                awaited, name, description, dict(declared.schema)
+            )
+        return pydantic_ai.Tool(
+            awaited, takes_ctx=False, name=name, description=declared.description
+        )
+    except Exception as error:
+        raise TurnlogError(
+            f"tool {name!r}",
+            f"its types give no schema ({error})",
+            "annotate its parameters, or give @turnlog.tool a schema",
+        ) from error
+
+
+def _function(given: object) -> Callable[..., Any]:
+    if callable(given) and not isinstance(given, type):
+        return given
+    raise TurnlogError(
+        f"tool {given!r}", "it is not a function", "give a function, or what @turnlog.tool gives"
+    )
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _async_form(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function that is awaited: as it is, or in a thread that a cancelled run leaves."""
+    if inspect.iscoroutinefunction(function):
+        return function
+
+    @functools.wraps(function)
+    async def in_thread(*args: Any, **kwargs: Any) -> Any:
+        called = functools.partial(function, *args, **kwargs)
+        result = await anyio.to_thread.run_sync(called, abandon_on_cancel=True)
+        return await result if inspect.isawaitable(result) else result
+
+    return in_thread
