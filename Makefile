@@ -21,8 +21,9 @@ help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r target what; do printf '%-14s %s\n' "$$target" "$$what"; done
 
-demo: $(READY) ## Kill a writer in the middle of its appends, and see that nothing is lost
+demo: $(READY) ## Kill a writer, stop an agent, and see that nothing is lost
 	@$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/agent_demo.py
 
 test: $(READY_TEST) ## Run the tests (ARGS='-k torn' for some of them)
 	@$(BIN)/python -m pytest $(ARGS)

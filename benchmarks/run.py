@@ -28,6 +28,7 @@ from listing import listing_rows, peek_rows
 from opening import open_rows, peer_load_rows
 from peers import PEERS, Turnlog, installed
 from processes import process_rows
+from runs import run_rows
 from syncs import described
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Sizes(NamedTuple):
         tasks: the tasks and threads of one asyncio process.
         each: the turns of each of the processes.
         threads: the threads to list.
+        runs: the runs of an agent beside runs without memory.
     """
 
     repetitions: int
@@ -60,6 +62,7 @@ class Sizes(NamedTuple):
     tasks: tasks.Sizes
     each: int
     threads: int
+    runs: int
 
 
 _FULL: Final = Sizes(
@@ -72,6 +75,7 @@ _FULL: Final = Sizes(
     tasks=tasks.Sizes(each=50, threads=1000, paced=200),
     each=500,
     threads=100_000,
+    runs=50,
 )
 _SMOKE: Final = Sizes(
     repetitions=1,
@@ -83,6 +87,7 @@ _SMOKE: Final = Sizes(
     tasks=tasks.Sizes(each=10, threads=20, paced=20),
     each=20,
     threads=1000,
+    runs=5,
 )
 
 
@@ -129,6 +134,7 @@ def all_rows(root: Path, libraries: Sequence[type[Library]], sizes: Sizes) -> It
         peek_rows(memory, times, long),
         listing_rows(root / "listing", times, sizes.threads),
         conversation_rows(memory, times, sizes.add_lengths, sizes.lengths),
+        run_rows(memory, times, sizes.runs, sizes.lengths[-2]),
     )
 
 

@@ -14,7 +14,7 @@ from turnlog.engine.blocking import run_blocking
 from turnlog.engine.exchange import Exchange, Listener, OnText, OnToolCall
 from turnlog.engine.history import history_of, turns_in
 from turnlog.engine.loop import DEFAULT_MAX_TURNS, Asking, converse
-from turnlog.engine.models import DEFAULT_MAX_TOKENS, ReasoningEffort, model_of, settings_of
+from turnlog.engine.models import DEFAULT_MAX_TOKENS, ReasoningEffort, made, settings_of
 from turnlog.engine.result import Result
 from turnlog.engine.tools import Toolbox
 from turnlog.errors import InvalidTurn, RunFailed
@@ -106,7 +106,7 @@ async def answer(
 
     Raises as `achat` does.
     """
-    asking = _asking(conversation, options)
+    asking = await _asking(conversation, options)
     history = history_of(conversation)
     if not history:
         raise InvalidTurn(
@@ -116,7 +116,8 @@ async def answer(
     exchange.instruct(asking.system)
     on_text = [options.get("on_text"), give]
     try:
-        await converse(exchange, asking, Listener(on_text, options.get("on_tool_call")))
+        async with asking.model:
+            await converse(exchange, asking, Listener(on_text, options.get("on_tool_call")))
     except RunFailed as error:
         error.messages = tuple(exchange.messages)
         error.conversation = conversation + turns_in(exchange.new)
@@ -132,7 +133,7 @@ async def answer(
     )
 
 
-def _asking(conversation: Conversation, options: ChatOptions) -> Asking:
+async def _asking(conversation: Conversation, options: ChatOptions) -> Asking:
     """Give how the model is asked."""
     subject = "conversation"
     require(Capability.LLM, "llm/chat", subject)
@@ -141,7 +142,7 @@ def _asking(conversation: Conversation, options: ChatOptions) -> Asking:
         raise InvalidTurn(subject, f"tool_mode is {mode!r}", "use 'auto' or 'none'")
     return Asking(
         subject=subject,
-        model=model_of(options.get("model") or conversation.model, subject),
+        model=await made(options.get("model") or conversation.model, subject),
         toolbox=Toolbox(options.get("tools", ())),
         settings=settings_of(
             max_tokens=options.get("max_tokens", DEFAULT_MAX_TOKENS),

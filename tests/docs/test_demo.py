@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo.py"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DEMO = EXAMPLES / "demo.py"
 
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, folder: Path, demo: Path = DEMO) -> subprocess.CompletedProcess[str]:
     """Run the demonstration, or one of its processes, from a folder."""
     return subprocess.run(
-        [sys.executable, str(DEMO), *arguments],
+        [sys.executable, str(demo), *arguments],
         cwd=folder,
         capture_output=True,
         encoding="utf-8",
@@ -51,3 +52,15 @@ def test_a_lost_turn_is_not_passed_over(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert "LOST: turn 5 was acknowledged and is not there" in done.stderr
+
+
+def test_an_agent_that_was_stopped_remembers(tmp_path: Path) -> None:
+    """An agent stopped in mid-reply leaves what was said; the next process sends it (R23, R24)."""
+    done = run(folder=tmp_path, demo=EXAMPLES / "agent_demo.py")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert '"interrupted":true' in done.stdout.replace("\n    ", "")
+    assert "The question and the half of a reply survived the stop" in done.stdout
+    assert str(DEMO.parents[1]) not in done.stdout
+    assert [*DEMO.parents[1].glob(".demo-*"), *tmp_path.iterdir()] == []

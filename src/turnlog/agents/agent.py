@@ -145,10 +145,10 @@ class Agent:
         speaker = LoopSpeaker(self._subject, self._asking)
         return lambda give: perform(speaker, checked, options, give)
 
-    def _asking(self) -> Asking:
+    async def _asking(self) -> Asking:
         return Asking(
             self._subject,
-            self._choice.here(),
+            await self._choice.here(),
             self._toolbox,
             self._settings,
             self.system,

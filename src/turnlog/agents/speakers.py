@@ -24,7 +24,7 @@ from turnlog.engine.result import Output
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from pydantic_ai.agent import AbstractAgent
     from pydantic_ai.messages import AgentStreamEvent
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class LoopSpeaker:
     """Our loop, on a model and its tools."""
 
-    def __init__(self, name: str, asking: Callable[[], Asking]) -> None:
+    def __init__(self, name: str, asking: Callable[[], Awaitable[Asking]]) -> None:
         """Take what to ask, made when it is first needed."""
         self.name = name
         self._asking = asking
@@ -45,7 +45,7 @@ class LoopSpeaker:
         self, content: str | Sequence[Any], at: dt.datetime, exchange: Exchange, listener: Listener
     ) -> str | None:
         """Send the input, and go on until there is a reply."""
-        asking = self._asking()
+        asking = await self._asking()
         exchange.ask(request_of(str(content), at))
         exchange.instruct(asking.system)
         await converse(exchange, asking, listener)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from turnlog.message import Scalar
 
+_NO_USAGE: Final = RequestUsage()  # one for all of a history: a long one has less to collect
 _UNKNOWN_TIME: Final = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
@@ -52,7 +53,7 @@ def history_of(turns: Iterable[Message]) -> list[ModelMessage]:
             replying = is_reply
             parts = []
             history.append(
-                ModelResponse(parts, timestamp=at)
+                ModelResponse(parts, timestamp=at, usage=_NO_USAGE)
                 if is_reply
                 else ModelRequest(parts, timestamp=at)
             )

@@ -80,13 +80,12 @@ async def converse(exchange: Exchange, asking: Asking, listener: Listener) -> No
         ToolsFailed: five tool calls in a row failed.
     """
     failures = 0
-    async with asking.model:
-        for _ in range(asking.max_turns):
-            response = await _reply(exchange, asking, listener)
-            await listener.replied()
-            if not response.tool_calls or not asking.runs_tools:
-                return
-            failures = await _run_tools(exchange, response, asking, listener, failures)
+    for _ in range(asking.max_turns):
+        response = await _reply(exchange, asking, listener)
+        await listener.replied()
+        if not response.tool_calls or not asking.runs_tools:
+            return
+        failures = await _run_tools(exchange, response, asking, listener, failures)
 
 
 # ---- the model ----

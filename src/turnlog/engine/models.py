@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from asyncio import AbstractEventLoop
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
+import anyio.to_thread
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.settings import ModelSettings
 
 from turnlog.engine.offline import OFFLINE, offline_model
 from turnlog.errors import InvalidTurn, MissingExtra, MissingKey, UnknownModel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
 
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
@@ -41,10 +43,11 @@ KEY_VARIABLES: Final[dict[str, tuple[str, ...]]] = {
 
 
 class ModelChoice:
-    """The model that somebody chose, looked up once for each event loop.
+    """The model that somebody chose, made once for each event loop and kept open as long as that.
 
     A client's connections belong to the loop that opened them: with a client for each, an agent
-    may run in several threads at once.
+    may run in several threads at once, and its runs in one loop share connections. They are closed
+    when the loop ends, or when the choice is no longer held.
 
     Args:
         model: what the user gave.
@@ -55,19 +58,36 @@ class ModelChoice:
         """Take the choice as it is; it is looked up when it is first asked for."""
         self._model = model
         self._subject = subject
-        self._made: WeakKeyDictionary[AbstractEventLoop, Model] = WeakKeyDictionary()
+        self._kept: _Kept = {}
 
-    def here(self) -> Model:
-        """Give the model for the running loop. Raises as `model_of` does."""
+    async def here(self) -> Model:
+        """Give the model for the running loop. Raises as `made` does."""
         loop = asyncio.get_running_loop()
-        made = self._made.get(loop)
-        if made is None:
-            made = self._made[loop] = model_of(self._model, self._subject)
-        return made
+        if loop not in self._kept:
+            model = await made(self._model, self._subject)
+            if loop not in self._kept:  # of two that made it at once, the first one's stays
+                keeper = _keep(model, self._kept, loop)
+                self._kept[loop] = model, keeper
+                await anext(keeper)
+        return self._kept[loop][0]
 
 
-def model_of(model: object, subject: str) -> Model:
+_Kept: TypeAlias = "dict[asyncio.AbstractEventLoop, tuple[Model, AsyncGenerator[None]]]"
+
+
+async def _keep(model: Model, kept: _Kept, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None]:
+    """Keep a model open until the loop ends: it closes the generators that are still suspended."""
+    try:
+        async with model:
+            yield
+    finally:
+        kept.pop(loop, None)
+
+
+async def made(model: object, subject: str) -> Model:
     """Give the engine's model of a name; a ready one as it is.
+
+    The first one of a provider imports its package, which takes up to a second: in a thread.
 
     Args:
         model: what the user gave.
@@ -78,6 +98,10 @@ def model_of(model: object, subject: str) -> Model:
         MissingKey: its provider's key is not in the environment.
         MissingExtra: its provider's package is not installed.
     """
+    return await anyio.to_thread.run_sync(_made, model, subject, abandon_on_cancel=True)
+
+
+def _made(model: object, subject: str) -> Model:
     if isinstance(model, Model):
         return cast("Model[Any]", model)
     if not isinstance(model, str) or not model:
