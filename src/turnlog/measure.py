@@ -29,6 +29,9 @@ class ConversationStats(NamedTuple):
         turns: how many of them are the assistant's.
         prompt_tokens: an estimate of the tokens in what the user and the system said.
         completion_tokens: an estimate of the tokens in what the assistant said.
+        input_tokens: the tokens that the models were sent, as the replies' meta tells; None where
+            none tells.
+        output_tokens: the tokens that the models gave, likewise.
         models: the models named in the messages' meta (as "model"), each once, in order.
         first: the first time that a message has, or None.
         last: the last time that a message has, or None.
@@ -38,13 +41,15 @@ class ConversationStats(NamedTuple):
     turns: int
     prompt_tokens: int
     completion_tokens: int
+    input_tokens: int | None
+    output_tokens: int | None
     models: tuple[str, ...]
     first: dt.datetime | None
     last: dt.datetime | None
 
     @property
     def total_tokens(self) -> int:
-        """The estimate for all of it."""
+        """The estimate for all of the texts."""
         return self.prompt_tokens + self.completion_tokens
 
 
@@ -60,10 +65,19 @@ def stats_of(messages: Sequence[Message]) -> ConversationStats:
         turns=len(replies),
         prompt_tokens=tokens_in(prompts),
         completion_tokens=tokens_in(replies),
+        input_tokens=_told(replies, "input_tokens"),
+        output_tokens=_told(replies, "output_tokens"),
         models=tuple(dict.fromkeys(model for model in models if isinstance(model, str))),
         first=times[0] if times else None,
         last=times[-1] if times else None,
     )
+
+
+def _told(replies: Iterable[Message], name: str) -> int | None:
+    """Give the sum of a figure that replies tell of, or None where none does."""
+    told = [reply.meta.get(name) for reply in replies if reply.meta]
+    counts = [count for count in told if type(count) is int]
+    return sum(counts) if counts else None
 
 
 def tokens_in(messages: Iterable[Message], count: Callable[[str], int] | None = None) -> int:

@@ -100,6 +100,16 @@ def test_stats_add_up(conv: Conversation) -> None:
     assert (stats.models, stats.first, stats.last) == ((), None, None)
 
 
+def test_stats_sum_what_the_replies_used() -> None:
+    """The tokens that the replies' meta tells of are summed; without any they are None."""
+    conv = Conversation().add("q", meta={"input_tokens": 9}).add("r", role="assistant")
+    assert (conv.stats.input_tokens, conv.stats.output_tokens) == (None, None)
+    used = ({"input_tokens": 3, "output_tokens": 4}, {"input_tokens": 5}, {"input_tokens": "many"})
+    for meta in used:
+        conv = conv.add("r", role="assistant", meta=meta)
+    assert (conv.stats.input_tokens, conv.stats.output_tokens) == (8, 4)
+
+
 def test_stats_tell_models_and_times() -> None:
     """Each model that meta names stands there once, in order; the times are of those that have one.
 

@@ -6,21 +6,23 @@ engine's. Its errors come as they are, with a note that says what they concern.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from pydantic_ai import Agent as EngineAgent
 from pydantic_ai.capabilities import ReinjectSystemPrompt
 from pydantic_ai.exceptions import ModelAPIError
-from pydantic_ai.messages import FunctionToolCallEvent, FunctionToolResultEvent, ModelRequest
+from pydantic_ai.messages import FunctionToolCallEvent, FunctionToolResultEvent
 from pydantic_core import to_json
 
 from turnlog.display import counted
-from turnlog.engine.exchange import begun, ended
+from turnlog.engine.exchange import call_began, call_ended
 from turnlog.engine.failures import explained
 from turnlog.engine.history import request_of
 from turnlog.engine.loop import Asking, converse, text_in
 from turnlog.engine.result import Output
+from turnlog.engine.shield import ended
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.agent import AbstractAgent
     from pydantic_ai.messages import AgentStreamEvent
+    from pydantic_ai.result import FinalResult
     from pydantic_ai.run import AgentRun
 
     from turnlog.engine.exchange import Exchange, Listener, ToolEvent
@@ -76,40 +79,61 @@ class EngineSpeaker(Generic[Output]):
     async def speak(
         self, content: str | Sequence[Any], at: dt.datetime, exchange: Exchange, listener: Listener
     ) -> Output:
-        """Run the agent on the input, step by step."""
+        """Run the agent on the input, step by step.
+
+        In a task of its own: the engine puts away what a stream has brought after the first
+        cancellation, and a second one in the middle of that would lose it.
+        """
         del at  # the engine gives its own
-        history = [*exchange.messages, *(self._arguments.pop("message_history", None) or ())]
-        more = self._arguments.pop("capabilities", None) or ()
-        async with self._agent.iter(
-            content,
-            message_history=history,
-            # With a history the engine sends no system prompt; a thread holds none of the agent's.
-            capabilities=[*more, ReinjectSystemPrompt()],
-            **self._arguments,
-        ) as run:
-            try:
-                await self._go_through(run, exchange, listener)
-            finally:  # what was said stays, whatever ended it
+        task = asyncio.create_task(self._speak(content, exchange, listener))
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as cancellation:
+            task.cancel(*cancellation.args)
+            await ended(task)
+            if not task.cancelled():
+                task.exception()  # seen
+            raise
+        return task.result()
+
+    async def _speak(
+        self, content: str | Sequence[Any], exchange: Exchange, listener: Listener
+    ) -> Output:
+        arguments = self._arguments.copy()
+        history = [*exchange.messages, *(arguments.pop("message_history", None) or ())]
+        # With a history the engine sends no system prompt; a thread holds none of the agent's.
+        capabilities = [*(arguments.pop("capabilities", None) or ()), ReinjectSystemPrompt()]
+        run: AgentRun[Any, Any] | None = None
+        try:
+            async with self._agent.iter(
+                content, message_history=history, capabilities=capabilities, **arguments
+            ) as run:
+                final = await self._go_through(run, exchange, listener)
+        finally:  # what was said stays, whatever ended it
+            if run is not None:
                 exchange.take(run.all_messages(), run.new_messages(), run.usage)
-        result = run.result
-        assert result is not None  # noqa: S101 - a run that raised nothing has one
-        exchange.structured = _structured(result.output, exchange)
-        return result.output
+        output: Any = final.output
+        if final.tool_name is not None:
+            exchange.structured = output if isinstance(output, str) else to_json(output).decode()
+        return cast("Output", output)
 
     async def _go_through(
         self, run: AgentRun[Any, Any], exchange: Exchange, listener: Listener
-    ) -> None:
+    ) -> FinalResult[Any]:
         async for node in run:
-            exchange.take(run.all_messages(), run.new_messages(), run.usage)
+            if EngineAgent.is_end_node(node):
+                return node.data
             if EngineAgent.is_model_request_node(node) and listener.wants_text:
                 async with node.stream(run.ctx) as stream:
                     async for event in stream:
                         await listener.text(text_in(event))
             elif EngineAgent.is_call_tools_node(node):
+                exchange.take(run.all_messages(), run.new_messages(), run.usage)
                 await listener.replied()
                 if listener.wants_tool_calls:
                     async with node.stream(run.ctx) as events:
                         await _tell(events, listener)
+        raise AssertionError(run)  # a run that raises nothing comes to its end
 
     def explain(self, error: Exception, written: int) -> None:
         """Note in an error what it means and what was written; it stays what it is."""
@@ -125,19 +149,11 @@ async def _tell(events: AsyncIterator[AgentStreamEvent], listener: Listener) -> 
     started: dict[str, tuple[float, ToolEvent]] = {}
     async for event in events:
         if isinstance(event, FunctionToolCallEvent):
-            start = begun(event.part)
+            start = call_began(event.part)
             started[event.tool_call_id] = time.perf_counter(), start
             await listener.tool(start)
         elif isinstance(event, FunctionToolResultEvent) and event.tool_call_id in started:
             begin, start = started.pop(event.tool_call_id)
             text = event.part.model_response_str(wrap_if_error=False)
             error = None if event.part.outcome == "success" else text
-            await listener.tool(ended(start, text, error, time.perf_counter() - begin))
-
-
-def _structured(output: object, exchange: Exchange) -> str:
-    """Give an output that came by a tool as text: its JSON, or itself where it is text."""
-    by_tool = bool(exchange.new) and isinstance(exchange.new[-1], ModelRequest)
-    if not by_tool:
-        return ""
-    return output if isinstance(output, str) else to_json(output).decode()
+            await listener.tool(call_ended(start, text, error, time.perf_counter() - begin))

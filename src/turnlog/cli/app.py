@@ -9,6 +9,7 @@ import sys
 import click
 
 from turnlog.cli.append import append
+from turnlog.cli.chat import chat
 from turnlog.cli.completion import completion
 from turnlog.cli.doctor import doctor
 from turnlog.cli.edge import Edge, let_go_of_output, words
@@ -33,7 +34,7 @@ def _not_empty(_: click.Context, option: click.Parameter, value: str | None) -> 
 @click.group(
     NAME,
     cls=Edge,
-    commands=[append, completion, doctor, export, import_, ls, rm, search, show, tail],
+    commands=[append, chat, completion, doctor, export, import_, ls, rm, search, show, tail],
     context_settings={"max_content_width": 100},
 )
 @click.option(

@@ -6,16 +6,21 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
+from typing import Any, Final, Literal, Required, TypeAlias, TypedDict, cast
 
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    ModelResponsePart,
     SystemPromptPart,
+    TextPart,
+    ThinkingPart,
     ToolCallPart,
 )
 from pydantic_ai.usage import RunUsage
+
+from turnlog.wire import whole_characters
 
 _PREVIEW: Final = 200  # characters of a tool's result
 
@@ -38,12 +43,12 @@ class ToolEvent(TypedDict, total=False):
     duration_ms: float
 
 
-def begun(call: ToolCallPart) -> ToolEvent:
+def call_began(call: ToolCallPart) -> ToolEvent:
     """Give the event of a call that starts."""
     return {"event": "start", "tool": call.tool_name, "args": arguments_of(call)}
 
 
-def ended(start: ToolEvent, result: str, error: str | None, seconds: float) -> ToolEvent:
+def call_ended(start: ToolEvent, result: str, error: str | None, seconds: float) -> ToolEvent:
     """Give the event of a call that has ended."""
     return {
         "event": "end",
@@ -105,13 +110,17 @@ class Exchange:
             return responses[-1].text or ""
         return next((each.text for each in reversed(responses) if each.text), "")
 
+    def sendable(self) -> list[ModelMessage]:
+        """Give the messages as they can be sent: what a stream broke in half is mended."""
+        return [*self.messages[: self._begin], *map(mended, self.new)]
+
     def ask(self, request: ModelRequest) -> None:
         """Add what is sent to the model."""
         self.messages.append(request)
 
     def instruct(self, system: str) -> None:
         """Have the model told what it is to be; the engine takes that from the last request."""
-        if not system:
+        if not system.strip():
             return
         for position in reversed(range(len(self.messages))):
             request = self.messages[position]
@@ -137,6 +146,31 @@ class Exchange:
         self.messages = list(messages)
         self._begin = len(messages) - len(new)
         self.usage = usage
+
+
+def mended(message: ModelMessage) -> ModelMessage:
+    """Give a reply of the model's without half characters, which no provider takes back."""
+    if not isinstance(message, ModelResponse):
+        return message
+    parts = [_mended_part(part) for part in message.parts]
+    return replace(message, parts=parts)
+
+
+def _mended_part(part: ModelResponsePart) -> ModelResponsePart:
+    if isinstance(part, TextPart | ThinkingPart):
+        return replace(part, content=whole_characters(part.content))
+    if isinstance(part, ToolCallPart):
+        return replace(part, args=_mended_value(part.args))
+    return part
+
+
+def _mended_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return whole_characters(value)
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {_mended_value(key): _mended_value(each) for key, each in items}
+    return list(map(_mended_value, cast("list[Any]", value))) if isinstance(value, list) else value
 
 
 class Listener:

@@ -2,7 +2,8 @@
 
 Going out, a turn is plain text under its role. A turn of white space alone is left out, since a
 provider may refuse it, and half a character goes out as U+FFFD. Turns of one role in a row go out
-together, which every provider takes.
+together, which every provider takes. Where the assistant speaks first, a note in the user's place
+says so: a conversation that begins with a reply is refused by some.
 
 Coming back, each reply of the model's is a turn: its text, also beside tool calls. An empty text
 is no turn; tool calls, their results and thinking are none either, so that what a thread holds can
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from turnlog.message import Scalar
 
 _NO_USAGE: Final = RequestUsage()  # one for all of a history: a long one has less to collect
+_OPENING: Final = "(The assistant speaks first.)"
 _UNKNOWN_TIME: Final = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
@@ -43,12 +45,16 @@ def history_of(turns: Iterable[Message]) -> list[ModelMessage]:
     history: list[ModelMessage] = []
     parts: list[Any] = []  # of the last message, where the next turn may join it
     replying: bool | None = None
+    asked = False
     for turn in turns:
         text = whole_characters(turn.content)
         if not text or text.isspace():
             continue
         at = turn.at or _UNKNOWN_TIME
         is_reply = turn.role == "assistant"
+        if is_reply and not asked:
+            history.append(ModelRequest([UserPromptPart(_OPENING, timestamp=at)], timestamp=at))
+        asked = asked or turn.role != "system"
         if is_reply is not replying:
             replying = is_reply
             parts = []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai import direct
 from pydantic_ai.messages import (
@@ -28,8 +28,9 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
-from turnlog.engine.exchange import begun, ended
+from turnlog.engine.exchange import call_began, call_ended
 from turnlog.engine.failures import failing
+from turnlog.engine.models import fitted
 from turnlog.engine.tools import ToolError
 from turnlog.errors import ToolsFailed
 
@@ -66,10 +67,16 @@ class Asking:
     max_turns: int = DEFAULT_MAX_TURNS
     runs_tools: bool = True
 
-    @property
-    def parameters(self) -> ModelRequestParameters:
-        """What the engine sends beside the messages."""
-        return ModelRequestParameters(function_tools=self.toolbox.definitions)
+    def request(self, exchange: Exchange) -> dict[str, Any]:
+        """Give what the engine's direct requests take."""
+        return {
+            "model": self.model,
+            "messages": exchange.sendable(),
+            "model_settings": fitted(self.settings, self.model),
+            "model_request_parameters": ModelRequestParameters(
+                function_tools=self.toolbox.definitions
+            ),
+        }
 
 
 async def converse(exchange: Exchange, asking: Asking, listener: Listener) -> None:
@@ -95,24 +102,13 @@ async def _reply(exchange: Exchange, asking: Asking, listener: Listener) -> Mode
     with failing(asking.subject, asking.model, listener):
         if listener.wants_text:
             return await _streamed(exchange, asking, listener)
-        response = await direct.model_request(
-            asking.model,
-            exchange.messages,
-            model_settings=asking.settings,
-            model_request_parameters=asking.parameters,
-        )
+        response = await direct.model_request(**asking.request(exchange))
         exchange.answer(response)
         return response
 
 
 async def _streamed(exchange: Exchange, asking: Asking, listener: Listener) -> ModelResponse:
-    request = direct.model_request_stream(
-        asking.model,
-        exchange.messages,
-        model_settings=asking.settings,
-        model_request_parameters=asking.parameters,
-    )
-    async with request as stream:
+    async with direct.model_request_stream(**asking.request(exchange)) as stream:
         try:
             async for event in stream:
                 await listener.text(text_in(event))
@@ -163,7 +159,7 @@ async def _run_tool(
     call: ToolCallPart, toolbox: Toolbox, listener: Listener
 ) -> tuple[str, str | None]:
     """Run one; give what the model gets, and the error in words, if any."""
-    start = begun(call)
+    start = call_began(call)
     await listener.tool(start)
     begin = time.perf_counter()
     error = None
@@ -172,7 +168,7 @@ async def _run_tool(
     except ToolError as failed:
         error = str(failed)
         text = f"Error: {error}"
-    await listener.tool(ended(start, text, error, time.perf_counter() - begin))
+    await listener.tool(call_ended(start, text, error, time.perf_counter() - begin))
     return text, error
 
 

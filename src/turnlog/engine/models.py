@@ -11,17 +11,19 @@ from __future__ import annotations
 import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+from weakref import finalize, ref
 
 import anyio.to_thread
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
+from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP, AnthropicModelProfile
 from pydantic_ai.settings import ModelSettings
 
 from turnlog.engine.offline import OFFLINE, offline_model
 from turnlog.errors import InvalidTurn, MissingExtra, MissingKey, UnknownModel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
@@ -58,30 +60,54 @@ class ModelChoice:
         """Take the choice as it is; it is looked up when it is first asked for."""
         self._model = model
         self._subject = subject
-        self._kept: _Kept = {}
+        self._made: dict[asyncio.AbstractEventLoop, Model] = {}
 
     async def here(self) -> Model:
         """Give the model for the running loop. Raises as `made` does."""
         loop = asyncio.get_running_loop()
-        if loop not in self._kept:
+        if loop not in self._made:
             model = await made(self._model, self._subject)
-            if loop not in self._kept:  # of two that made it at once, the first one's stays
-                keeper = _keep(model, self._kept, loop)
-                self._kept[loop] = model, keeper
+            if loop not in self._made:  # of two that made it at once, the first one's stays
+                self._made[loop] = model
+                keeper = _keep(model, self._forgetting(loop))
+                _keepers[id(keeper)] = keeper
+                finalize(self, _keepers.pop, id(keeper), None).atexit = False
                 await anext(keeper)
-        return self._kept[loop][0]
+        return self._made[loop]
+
+    def _forgetting(self, loop: asyncio.AbstractEventLoop) -> Callable[[], object]:
+        """Give what forgets a loop that ends, without holding on to this."""
+        choice = ref(self)
+        return lambda: (found := choice()) and found._made.pop(loop, None)  # noqa: SLF001 - its own
 
 
-_Kept: TypeAlias = "dict[asyncio.AbstractEventLoop, tuple[Model, AsyncGenerator[None]]]"
+# By nobody else, so that a choice that is garbage leaves what it kept in one piece: dropped from
+# here, a generator is closed by its loop, and closes the model's connections.
+_keepers: Final[dict[int, AsyncGenerator[None]]] = {}
 
 
-async def _keep(model: Model, kept: _Kept, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None]:
-    """Keep a model open until the loop ends: it closes the generators that are still suspended."""
+async def _keep(model: Model, forget: Callable[[], object]) -> AsyncGenerator[None]:
+    """Keep a model open until its loop ends, which closes the generators still suspended."""
     try:
         async with model:
             yield
     finally:
-        kept.pop(loop, None)
+        forget()
+
+
+def fitted(settings: ModelSettings, model: Model) -> ModelSettings:
+    """Give the settings with room for what the model thinks beside its reply.
+
+    Anthropic's older models are given a budget of tokens to think, which counts among the reply's:
+    as many more may be used.
+    """
+    level, limit = settings.get("thinking"), settings.get("max_tokens")
+    if not level or limit is None or model.system != "anthropic":
+        return settings
+    profile = cast("AnthropicModelProfile", model.profile)
+    if profile.get("anthropic_supports_adaptive_thinking") or not profile.get("supports_thinking"):
+        return settings
+    return {**settings, "max_tokens": limit + ANTHROPIC_THINKING_BUDGET_MAP[level]}
 
 
 async def made(model: object, subject: str) -> Model:

@@ -13,11 +13,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Self
 
-import anyio
-
 from turnlog.engine.blocking import run_blocking
 from turnlog.engine.result import Output, Result
-from turnlog.errors import RunningLoop
+from turnlog.engine.shield import ended
+from turnlog.errors import RunningLoop, WritebackFailed
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -49,7 +48,8 @@ class _Channel:
     async def give(self, text: str) -> None:
         """Give a piece, and wait until the next one is asked for."""
         self._asked = self._loop.create_future()
-        self._given.set_result(text)
+        if not self._given.done():  # else the reader was just cancelled, and will end the run
+            self._given.set_result(text)
         await self._asked
 
     def end(self, task: asyncio.Task[Any]) -> None:
@@ -132,15 +132,10 @@ class TextStream(AsyncIterator[str], Generic[Output]):
         if task is None or task.done():
             return
         task.cancel()
-        cancelled: asyncio.CancelledError | None = None
-        with anyio.CancelScope(shield=True):
-            while not task.done():
-                try:
-                    await asyncio.wait([task])
-                except asyncio.CancelledError as error:
-                    cancelled = error
-        with suppress(asyncio.CancelledError):
-            task.result()
+        cancelled = await ended(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, WritebackFailed):  # any other nobody wants any more
+            raise error
         if cancelled is not None:
             raise cancelled
 

@@ -212,6 +212,8 @@ def _function(given: object) -> Callable[..., Any]:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
+    if isinstance(function, functools.partial):
+        return _name_of(cast("functools.partial[Any]", function).func)
     return getattr(function, "__name__", type(function).__name__)
 
 
@@ -219,11 +221,17 @@ def _async_form(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a function that is awaited: as it is, or in a thread that a cancelled run leaves."""
     if inspect.iscoroutinefunction(function):
         return function
+    described: Any = function
+    if isinstance(function, functools.partial):
+        described = cast("functools.partial[Any]", function).func
+    elif not hasattr(function, "__name__"):
+        described = function = cast("Any", function).__call__
 
-    @functools.wraps(function)
+    @functools.wraps(described)
     async def in_thread(*args: Any, **kwargs: Any) -> Any:
         called = functools.partial(function, *args, **kwargs)
         result = await anyio.to_thread.run_sync(called, abandon_on_cancel=True)
         return await result if inspect.isawaitable(result) else result
 
+    cast("Any", in_thread).__signature__ = inspect.signature(cast("Any", function))
     return in_thread

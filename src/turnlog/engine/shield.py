@@ -1,0 +1,23 @@
+"""Waiting for what must come to its end, whatever cancels the one who waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import anyio
+
+
+async def ended(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
+    """Wait until a task has ended; give the last cancellation that came meanwhile.
+
+    A cancelled scope of anyio's is kept out: it would cancel again and again until it is done.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    return cancelled
