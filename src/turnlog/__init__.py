@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from turnlog.agents.agent import Agent
     from turnlog.agents.perform import RunOptions
     from turnlog.agents.run import arun, astream, run, stream
-    from turnlog.chat import ChatOptions, achat, chat
+    from turnlog.engine.chat import ChatOptions, achat, chat
     from turnlog.engine.exchange import ToolEvent
     from turnlog.engine.result import Result
     from turnlog.engine.stream import BlockingTextStream, TextStream
@@ -67,16 +67,16 @@ if TYPE_CHECKING:
 _OF_AGENTS: Final = {
     "Agent": "turnlog.agents.agent",
     "BlockingTextStream": "turnlog.engine.stream",
-    "ChatOptions": "turnlog.chat",
+    "ChatOptions": "turnlog.engine.chat",
     "Result": "turnlog.engine.result",
     "RunOptions": "turnlog.agents.perform",
     "TextStream": "turnlog.engine.stream",
     "Tool": "turnlog.engine.tools",
     "ToolEvent": "turnlog.engine.exchange",
-    "achat": "turnlog.chat",
+    "achat": "turnlog.engine.chat",
     "arun": "turnlog.agents.run",
     "astream": "turnlog.agents.run",
-    "chat": "turnlog.chat",
+    "chat": "turnlog.engine.chat",
     "run": "turnlog.agents.run",
     "stream": "turnlog.agents.run",
     "tool": "turnlog.engine.tools",

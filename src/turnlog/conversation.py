@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from turnlog.chat import ChatOptions
+    from turnlog.engine.chat import ChatOptions
 
 _BLOCK: Final = 64
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -457,7 +457,7 @@ class Conversation(Sequence[Message]):
 def _chat() -> ModuleType:
     """Give the module that knows models: the one upward call, made when it is first needed."""
     try:
-        return importlib.import_module("turnlog.chat")
+        return importlib.import_module("turnlog.engine.chat")
     except ImportError as error:
         raise MissingExtra.of("conversation", "agents") from error
 

@@ -136,7 +136,7 @@ def test_stats_of_a_thread(memory: Memory) -> None:
     mem = memory.open("t").append("question", meta={"model": "not asked"})
     mem.append("answer", role="assistant", meta={"model": "small-1"})
     conv = mem.messages()
-    assert conv.stats == (2, 1, 2, 2, ("not asked", "small-1"), conv[0].at, conv[1].at)
+    assert conv.stats == (2, 1, 2, 2, None, None, ("not asked", "small-1"), conv[0].at, conv[1].at)
 
 
 # ---- what fits ----

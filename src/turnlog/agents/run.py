@@ -12,9 +12,9 @@ from pydantic_ai.agent import AbstractAgent
 from turnlog.agents.agent import Agent
 from turnlog.agents.perform import RunOptions, perform
 from turnlog.agents.speakers import EngineSpeaker
-from turnlog.chat import ChatOptions, answer
 from turnlog.conversation import Conversation
 from turnlog.engine.blocking import run_blocking
+from turnlog.engine.chat import ChatOptions, answer
 from turnlog.engine.stream import BlockingTextStream, TextStream
 from turnlog.errors import InvalidTurn
 
