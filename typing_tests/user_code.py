@@ -13,6 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, assert_type
 
+from pydantic import BaseModel
+from pydantic_ai import Agent as EngineAgent
+
 import turnlog
 from turnlog.stores.inmemory import InMemoryStore
 from turnlog.stores.jsonl import JsonlStore
@@ -183,3 +186,60 @@ def mistakes(mem: turnlog.MemoryThread, conv: turnlog.Conversation) -> None:
     turnlog.Memory().peek("a", "support", 20)  # pyright: ignore[reportCallIssue]
     conv.map(lambda m: m.content)  # pyright: ignore[reportArgumentType]
     turnlog.sandbox(turnlog.Capability.LLM)  # pyright: ignore[reportCallIssue]
+
+
+# ---- agents ----
+
+
+class Invoice(BaseModel):
+    """A structured output."""
+
+    number: int
+
+
+@turnlog.tool
+def look_up(number: int) -> str:
+    """Look an invoice up."""
+    return f"invoice {number}"
+
+
+@turnlog.tool(name="pay", description="Pay an invoice.")
+async def pay_now(number: int, *, twice: bool = False) -> bool:
+    """Pay."""
+    return twice and number > 0
+
+
+async def agents(mem: turnlog.MemoryThread) -> None:
+    """Run agents of ours and of the engine's: the outputs' types are theirs."""
+    assert_type(look_up(7), str)
+    assert_type(await pay_now(7, twice=True), bool)
+    bot = turnlog.Agent(name="bot", model="offline", tools=[look_up, pay_now, str.upper])
+    result = await bot.arun("Any update?", memory=mem, seed=lambda conv: conv.last(40))
+    assert_type(result, turnlog.Result[str])
+    assert_type(result.response, str)
+    assert_type(result.written, tuple[turnlog.Message, ...])
+    assert_type(result.conversation, turnlog.Conversation)
+    assert_type(bot.run("Any update?", memory=mem, writeback="eager"), turnlog.Result[str])
+    assert_type(await turnlog.arun(bot, "?", memory=mem), turnlog.Result[str])
+    async with bot.astream("Any update?", memory=mem, on_tool_call=print) as stream:
+        async for text in stream:
+            assert_type(text, str)
+    assert_type(stream.result, turnlog.Result[str])
+    for text in turnlog.stream(bot, "Any update?"):
+        assert_type(text, str)
+
+    theirs = EngineAgent("test", deps_type=int, output_type=Invoice)
+    typed = await turnlog.arun(theirs, "Which one?", memory=mem, deps=3)
+    assert_type(typed, turnlog.Result[Invoice])
+    assert_type(turnlog.run(theirs, ["Which", "one?"], memory=mem).output, Invoice)
+    assert_type(turnlog.astream(theirs, "Which?", memory=mem), turnlog.TextStream[Invoice])
+
+
+async def chats(conv: turnlog.Conversation) -> None:
+    """Send a conversation to a model."""
+    assert_type(turnlog.chat(conv, model="offline", temperature=0.2), str)
+    assert_type(await turnlog.achat(conv, model="offline", reasoning_effort="low"), str)
+    assert_type(turnlog.stream(conv, model="offline"), turnlog.BlockingTextStream[str])
+    assert_type(conv.say("Explain more", model="offline"), turnlog.Conversation)
+    assert_type(await conv.asay_as("Be brief.", "Why?", model="offline"), turnlog.Conversation)
+    turnlog.chat(conv, modle="offline")  # pyright: ignore[reportCallIssue]
