@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from turnlog.agents.perform import RunOptions
     from turnlog.agents.run import arun, astream, run, stream
     from turnlog.engine.chat import ChatOptions, achat, chat
-    from turnlog.engine.exchange import ToolEvent
+    from turnlog.engine.listener import ToolEvent
     from turnlog.engine.result import Result
     from turnlog.engine.stream import BlockingTextStream, TextStream
     from turnlog.engine.tools import Tool, tool
@@ -72,7 +72,7 @@ _OF_AGENTS: Final = {
     "RunOptions": "turnlog.agents.perform",
     "TextStream": "turnlog.engine.stream",
     "Tool": "turnlog.engine.tools",
-    "ToolEvent": "turnlog.engine.exchange",
+    "ToolEvent": "turnlog.engine.listener",
     "achat": "turnlog.engine.chat",
     "arun": "turnlog.agents.run",
     "astream": "turnlog.agents.run",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from turnlog.agents.perform import RunOptions, perform
 from turnlog.agents.speakers import LoopSpeaker
 from turnlog.engine.blocking import run_blocking
-from turnlog.engine.loop import DEFAULT_MAX_TURNS, Asking
+from turnlog.engine.loop import DEFAULT_MAX_TURNS, Asking, check_turns
 from turnlog.engine.models import DEFAULT_MAX_TOKENS, ModelChoice, ReasoningEffort, settings_of
 from turnlog.engine.stream import BlockingTextStream, TextStream
 from turnlog.engine.tools import Toolbox
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.models import Model
 
-    from turnlog.engine.exchange import OnText
+    from turnlog.engine.listener import OnText
     from turnlog.engine.result import Result
 
 
@@ -65,15 +65,13 @@ class Agent:
     ) -> None:
         """Make an agent; nothing is asked of a model yet."""
         subject = f"agent {name!r}"
-        if not isinstance(max_turns, int) or max_turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidTurn(subject, f"max_turns is {max_turns!r}", "give a number, 1 or more")
         self.name: Final = name
         self.system: Final = system
         self.model: Final = model
         self._subject = subject
         self._choice = ModelChoice(model, subject)
         self._toolbox = Toolbox(tools)
-        self._max_turns = max_turns
+        self._max_turns = check_turns(max_turns, "max_turns", subject)
         self._settings = settings_of(
             max_tokens=max_tokens,
             reasoning_effort=reasoning_effort,
@@ -145,9 +143,9 @@ class Agent:
         speaker = LoopSpeaker(self._subject, self._asking)
         return lambda give: perform(speaker, checked, options, give)
 
-    async def _asking(self) -> Asking:
+    async def _asking(self, subject: str) -> Asking:
         return Asking(
-            self._subject,
+            subject,
             await self._choice.here(),
             self._toolbox,
             self._settings,

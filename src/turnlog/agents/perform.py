@@ -12,21 +12,32 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypedDict, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+)
 
 from pydantic_ai.exceptions import RunCancelled
 
 from turnlog.agents.writeback import Writeback, WritebackMode
 from turnlog.capability import Capability, require
 from turnlog.conversation import Conversation
-from turnlog.engine.exchange import Exchange, Listener, OnText, OnToolCall
+from turnlog.engine.exchange import Exchange
 from turnlog.engine.history import history_of, input_turn, turns_in
+from turnlog.engine.listener import Listener, OnText, OnToolCall
+from turnlog.engine.options import refuse_unknown
 from turnlog.engine.result import Output, Result
 from turnlog.errors import InvalidTurn, RunFailed, WritebackFailed
+from turnlog.thread import MemoryThread
 
 if TYPE_CHECKING:
     from turnlog.message import Message
-    from turnlog.thread import MemoryThread
 
 _Said = TypeVar("_Said", covariant=True)  # noqa: PLC0105 - the name that a reader needs
 
@@ -66,19 +77,27 @@ class Speaker(Protocol[_Said]):
         """Its name, for errors."""
         ...
 
-    async def speak(
-        self, content: str | Sequence[Any], at: dt.datetime, exchange: Exchange, listener: Listener
-    ) -> _Said | None:
-        """Put the input to the exchange, and go on until there is a reply.
-
-        Returns:
-            The output, where it is more than the reply's text.
-        """
+    async def speak(self, given: Input, exchange: Exchange, listener: Listener) -> _Said:
+        """Put the input to the exchange, go on until there is a reply, and give the output."""
         ...
 
-    def explain(self, error: Exception, written: int) -> None:
+    def explain(self, error: Exception, subject: str, written: int) -> None:
         """Say in an error that is not one of ours what it concerns, and how much was written."""
         ...
+
+
+class Input(NamedTuple):
+    """What a run is given to say.
+
+    Attributes:
+        subject: the thread and the agent, for errors.
+        content: what the user says.
+        at: when.
+    """
+
+    subject: str
+    content: str | Sequence[Any]
+    at: dt.datetime
 
 
 async def perform(
@@ -106,6 +125,16 @@ async def perform(
     return await _Run(speaker, content, options, give).perform()
 
 
+def _checked_thread(memory: object, name: str) -> MemoryThread | None:
+    if memory is None or isinstance(memory, MemoryThread):
+        return memory
+    raise InvalidTurn(
+        name,
+        f"memory is a {type(memory).__name__}, not a thread",
+        "give what turnlog.open, or the open of a Memory, gives",
+    )
+
+
 class _Run(Generic[Output]):
     """One run on its way."""
 
@@ -116,14 +145,16 @@ class _Run(Generic[Output]):
         options: RunOptions,
         give: OnText | None,
     ) -> None:
-        self._memory = options.get("memory")
-        self._subject = str(self._memory.key) if self._memory is not None else speaker.name
+        refuse_unknown(options, RunOptions, "a run")
+        self._memory = _checked_thread(options.get("memory"), speaker.name)
+        thread = "" if self._memory is None else f"{self._memory.key}, "
+        self._subject = f"{thread}{speaker.name}"
         require(Capability.LLM, "agent/run", self._subject)
         self._speaker = speaker
-        self._content = content
         self._options = options
-        self._at = dt.datetime.now(dt.UTC)
-        self._input = input_turn(content, self._at)
+        now = dt.datetime.now(dt.UTC)
+        self._given = Input(self._subject, content, now)
+        self._input = input_turn(content, now)
         mode = options.get("writeback", True)
         self._writeback = Writeback(self._memory, mode, self._subject)
         self._listener = Listener(
@@ -137,10 +168,8 @@ class _Run(Generic[Output]):
             self._seed = await self._seeded()
             await self._writeback.soon([self._input])
             self._exchange = Exchange(history_of(self._seed))
-            output = await self._speaker.speak(
-                self._content, self._at, self._exchange, self._listener
-            )
-        except WritebackFailed:
+            output = await self._speaker.speak(self._given, self._exchange, self._listener)
+        except (WritebackFailed, GeneratorExit):  # after GeneratorExit nothing can be awaited
             raise
         except BaseException as error:
             await self._ended_by(error)
@@ -187,14 +216,13 @@ class _Run(Generic[Output]):
             error.usage = self._exchange.usage
             error.written = self._writeback.written
         elif isinstance(error, Exception):
-            self._speaker.explain(error, len(self._writeback.written))
+            self._speaker.explain(error, self._subject, len(self._writeback.written))
 
-    async def _ended_well(self, output: Output | None) -> Result[Output]:
+    async def _ended_well(self, output: Output) -> Result[Output]:
         turns = self._turns()
-        response = self._exchange.response
         result = Result(
-            response=response,
-            output=cast("Output", response if output is None else output),
+            response=self._exchange.response,
+            output=output,
             messages=tuple(self._exchange.messages),
             conversation=self._seed + turns,
             usage=self._exchange.usage,

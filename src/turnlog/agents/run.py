@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import UserContent
 
-    from turnlog.engine.exchange import OnText
+    from turnlog.engine.listener import OnText
     from turnlog.engine.result import Result
     from turnlog.thread import MemoryThread
 
@@ -165,6 +165,8 @@ def _performing(
             "give a turnlog.Agent or a pydantic_ai.Agent",
         )
     agent = cast("AbstractAgent[Any, Any]", subject)
+    if not content:
+        raise InvalidTurn("run", "there is no input", "give what the user says")
     own = cast("RunOptions", {name: options[name] for name in options if name in _OPTIONS})
     others = {name: options[name] for name in options if name not in _OPTIONS}
     speaker = EngineSpeaker[Any](agent, others)

@@ -17,15 +17,15 @@ from pydantic_ai.messages import FunctionToolCallEvent, FunctionToolResultEvent
 from pydantic_core import to_json
 
 from turnlog.display import counted
-from turnlog.engine.exchange import call_began, call_ended
 from turnlog.engine.failures import explained
 from turnlog.engine.history import request_of
+from turnlog.engine.listener import call_began, call_ended
 from turnlog.engine.loop import Asking, converse, text_in
 from turnlog.engine.result import Output
 from turnlog.engine.shield import ended
+from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from pydantic_ai.agent import AbstractAgent
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from pydantic_ai.result import FinalResult
     from pydantic_ai.run import AgentRun
 
-    from turnlog.engine.exchange import Exchange, Listener, ToolEvent
+    from turnlog.agents.perform import Input
+    from turnlog.engine.exchange import Exchange
+    from turnlog.engine.listener import Listener, ToolEvent
 
 
 class LoopSpeaker:
     """Our loop, on a model and its tools."""
 
-    def __init__(self, name: str, asking: Callable[[], Awaitable[Asking]]) -> None:
-        """Take what to ask, made when it is first needed."""
+    def __init__(self, name: str, asking: Callable[[str], Awaitable[Asking]]) -> None:
+        """Take what gives how to ask, for a subject that errors name."""
         self.name = name
         self._asking = asking
 
-    async def speak(
-        self, content: str | Sequence[Any], at: dt.datetime, exchange: Exchange, listener: Listener
-    ) -> str | None:
+    async def speak(self, given: Input, exchange: Exchange, listener: Listener) -> str:
         """Send the input, and go on until there is a reply."""
-        asking = await self._asking()
-        exchange.ask(request_of(str(content), at))
+        asking = await self._asking(given.subject)
+        exchange.ask(request_of(str(given.content), given.at))
         exchange.instruct(asking.system)
         await converse(exchange, asking, listener)
-        return None
+        return exchange.response
 
-    def explain(self, error: Exception, written: int) -> None:
+    def explain(self, error: Exception, subject: str, written: int) -> None:
         """Leave it as it is: what is not ours is the caller's own."""
 
 
@@ -73,19 +73,16 @@ class EngineSpeaker(Generic[Output]):
 
     @property
     def name(self) -> str:
-        """The agent's name."""
-        return self._agent.name or "agent"
+        """The agent's name, as ours have it."""
+        return f"agent {self._agent.name!r}" if self._agent.name else "agent"
 
-    async def speak(
-        self, content: str | Sequence[Any], at: dt.datetime, exchange: Exchange, listener: Listener
-    ) -> Output:
+    async def speak(self, given: Input, exchange: Exchange, listener: Listener) -> Output:
         """Run the agent on the input, step by step.
 
         In a task of its own: the engine puts away what a stream has brought after the first
         cancellation, and a second one in the middle of that would lose it.
         """
-        del at  # the engine gives its own
-        task = asyncio.create_task(self._speak(content, exchange, listener))
+        task = asyncio.create_task(self._speak(_sendable(given.content), exchange, listener))
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError as cancellation:
@@ -135,13 +132,20 @@ class EngineSpeaker(Generic[Output]):
                         await _tell(events, listener)
         raise AssertionError(run)  # a run that raises nothing comes to its end
 
-    def explain(self, error: Exception, written: int) -> None:
+    def explain(self, error: Exception, subject: str, written: int) -> None:
         """Note in an error what it means and what was written; it stays what it is."""
         kept = f"{counted(written, 'turn')} written back" if written else "nothing was written back"
         what = ""
         if isinstance(error, ModelAPIError):
             what = "{}; {}; ".format(*explained(error, error.model_name))
-        error.add_note(f"turnlog: {self.name}: {what}{kept}")
+        error.add_note(f"turnlog: {subject}: {what}{kept}")
+
+
+def _sendable(content: str | Sequence[Any]) -> str | Sequence[Any]:
+    """Give an input without half characters, which no provider takes."""
+    if isinstance(content, str):
+        return whole_characters(content)
+    return [whole_characters(item) if isinstance(item, str) else item for item in content]
 
 
 async def _tell(events: AsyncIterator[AgentStreamEvent], listener: Listener) -> None:

@@ -76,18 +76,31 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, _Returned]], instead: st
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine that runs is a task's
         tasks.append(task)
-        try:
-            return await work()
-        except WritebackFailed as error:
-            if task.cancelling() and threading.current_thread() is threading.main_thread():
-                raise KeyboardInterrupt from error  # only Ctrl-C cancels it
-            raise
+        return await work()
 
     try:
         return runner.run(main(), context=contextvars.copy_context())
-    except BaseException:
+    except BaseException as error:
         _finish(runner, tasks)
+        lost = _lost(tasks)
+        if lost is not None and (isinstance(error, KeyboardInterrupt) or _interrupted(tasks)):
+            raise KeyboardInterrupt from lost
         raise
+
+
+def _lost(tasks: list[asyncio.Task[Any]]) -> WritebackFailed | None:
+    """Give the error of a task that could not write back what was said."""
+    for task in tasks:
+        error = task.exception() if task.done() and not task.cancelled() else None
+        if isinstance(error, WritebackFailed):
+            return error
+    return None
+
+
+def _interrupted(tasks: list[asyncio.Task[Any]]) -> bool:
+    """Say whether Ctrl-C has cancelled the task: in the main thread nothing else does."""
+    main = threading.current_thread() is threading.main_thread()
+    return main and any(task.cancelling() for task in tasks)
 
 
 def _finish(runner: asyncio.Runner, tasks: list[asyncio.Task[Any]]) -> None:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 from turnlog.capability import Capability, require
 from turnlog.engine.blocking import run_blocking
-from turnlog.engine.exchange import Exchange, Listener, OnText, OnToolCall
+from turnlog.engine.exchange import Exchange
 from turnlog.engine.history import history_of, turns_in
-from turnlog.engine.loop import DEFAULT_MAX_TURNS, Asking, converse
+from turnlog.engine.listener import Listener, OnText, OnToolCall
+from turnlog.engine.loop import DEFAULT_MAX_TURNS, Asking, check_turns, converse
 from turnlog.engine.models import DEFAULT_MAX_TOKENS, ReasoningEffort, made, settings_of
+from turnlog.engine.options import refuse_unknown
 from turnlog.engine.result import Result
 from turnlog.engine.tools import Toolbox
 from turnlog.errors import InvalidTurn, RunFailed
@@ -136,6 +138,7 @@ async def answer(
 async def _asking(conversation: Conversation, options: ChatOptions) -> Asking:
     """Give how the model is asked."""
     subject = "conversation"
+    refuse_unknown(options, ChatOptions, "a chat")
     require(Capability.LLM, "llm/chat", subject)
     mode = options.get("tool_mode", "auto")
     if mode not in {"auto", "none"}:
@@ -152,7 +155,9 @@ async def _asking(conversation: Conversation, options: ChatOptions) -> Asking:
             subject=subject,
         ),
         system=options.get("system", ""),
-        max_turns=options.get("max_tool_rounds", DEFAULT_MAX_TURNS),
+        max_turns=check_turns(
+            options.get("max_tool_rounds", DEFAULT_MAX_TURNS), "max_tool_rounds", subject
+        ),
         runs_tools=mode == "auto",
     )
 

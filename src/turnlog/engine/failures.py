@@ -6,7 +6,7 @@ The provider's own words stay in the message, and the engine's error is the caus
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_ai.exceptions import (
     ContentFilterError,
@@ -23,9 +23,13 @@ from turnlog.errors import ModelFailed, TurnlogError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from pydantic_ai.messages import ModelResponse
     from pydantic_ai.models import Model
 
-    from turnlog.engine.exchange import Listener
+    from turnlog.engine.listener import Listener
+
+
+_REWORD: Final = "word the input in another way"
 
 
 @contextmanager
@@ -38,8 +42,20 @@ def failing(subject: str, model: Model, listener: Listener) -> Generator[None]:
     except Exception as error:
         if error is listener.raised:
             raise
-        what, hint = explained(error, f"{model.system}:{model.model_name}")
+        what, hint = explained(error, _name_of(model))
         raise ModelFailed(subject, what, hint) from error
+
+
+def check_refusal(subject: str, model: Model, response: ModelResponse) -> None:
+    """Raise ModelFailed for a reply that holds nothing but the refusal to give one."""
+    if response.finish_reason != "content_filter" or response.text or response.tool_calls:
+        return
+    said = (response.provider_details or {}).get("refusal") or "it gives no reason"
+    raise ModelFailed(
+        subject,
+        f"{_name_of(model)} refused to answer ({one_line(str(said))})",
+        _REWORD,
+    )
 
 
 def explained(error: Exception, name: str) -> tuple[str, str]:
@@ -59,11 +75,15 @@ def explained(error: Exception, name: str) -> tuple[str, str]:
             "look at the network and at the provider's status, and run it again",
         )
     if isinstance(error, ContentFilterError):
-        return f"{name} refused to answer ({_said(error)})", "word the input in another way"
+        return f"{name} refused to answer ({_said(error)})", _REWORD
     return (
         f"{name} could not reply ({type(error).__name__}: {_said(error)})",
         "the cause has the details",
     )
+
+
+def _name_of(model: Model) -> str:
+    return f"{model.system}:{model.model_name}"
 
 
 def _refused(error: ModelHTTPError, name: str) -> tuple[str, str]:

@@ -15,14 +15,18 @@ Source: spec R20 to R22; design, section 6, seeding and writeback.
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    ModelResponsePart,
     SystemPromptPart,
     TextPart,
+    ThinkingPart,
+    ToolCallPart,
     UserPromptPart,
 )
 from pydantic_ai.usage import RequestUsage
@@ -75,6 +79,31 @@ def history_of(turns: Iterable[Message]) -> list[ModelMessage]:
 def request_of(content: str, at: dt.datetime) -> ModelRequest:
     """Give a user's input as a message to the model."""
     return ModelRequest([UserPromptPart(whole_characters(content), timestamp=at)], timestamp=at)
+
+
+def mended(message: ModelMessage) -> ModelMessage:
+    """Give a reply of the model's without half characters, which no provider takes back."""
+    if not isinstance(message, ModelResponse):
+        return message
+    parts = [_mended_part(part) for part in message.parts]
+    return replace(message, parts=parts)
+
+
+def _mended_part(part: ModelResponsePart) -> ModelResponsePart:
+    if isinstance(part, TextPart | ThinkingPart):
+        return replace(part, content=whole_characters(part.content))
+    if isinstance(part, ToolCallPart):
+        return replace(part, args=_mended_value(part.args))
+    return part
+
+
+def _mended_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return whole_characters(value)
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {_mended_value(key): _mended_value(each) for key, each in items}
+    return list(map(_mended_value, cast("list[Any]", value))) if isinstance(value, list) else value
 
 
 def turns_in(messages: Iterable[ModelMessage], structured: str = "") -> list[Message]:

@@ -28,21 +28,23 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
-from turnlog.engine.exchange import call_began, call_ended
-from turnlog.engine.failures import failing
+from turnlog.engine.failures import check_refusal, failing
+from turnlog.engine.listener import call_began, call_ended
 from turnlog.engine.models import fitted
 from turnlog.engine.tools import ToolError
-from turnlog.errors import ToolsFailed
+from turnlog.errors import InvalidTurn, ToolsFailed
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
     from pydantic_ai.models import Model
 
-    from turnlog.engine.exchange import Exchange, Listener
+    from turnlog.engine.exchange import Exchange
+    from turnlog.engine.listener import Listener
     from turnlog.engine.tools import Toolbox
 
 DEFAULT_MAX_TURNS: Final = 10
 MOST_FAILURES: Final = 5
+_NOT_CALLED: Final = "not called, since too many calls before it failed"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,13 @@ class Asking:
         }
 
 
+def check_turns(turns: object, option: str, subject: str) -> int:
+    """Give the number of requests at most, or raise InvalidTurn for what is none."""
+    if type(turns) is int and turns >= 1:
+        return turns
+    raise InvalidTurn(subject, f"{option} is {turns!r}", "give a number, 1 or more")
+
+
 async def converse(exchange: Exchange, asking: Asking, listener: Listener) -> None:
     """Go on from the exchange's last request until the model has replied.
 
@@ -101,9 +110,11 @@ async def converse(exchange: Exchange, asking: Asking, listener: Listener) -> No
 async def _reply(exchange: Exchange, asking: Asking, listener: Listener) -> ModelResponse:
     with failing(asking.subject, asking.model, listener):
         if listener.wants_text:
-            return await _streamed(exchange, asking, listener)
-        response = await direct.model_request(**asking.request(exchange))
-        exchange.answer(response)
+            response = await _streamed(exchange, asking, listener)
+        else:
+            response = await direct.model_request(**asking.request(exchange))
+            exchange.answer(response)
+        check_refusal(asking.subject, asking.model, response)
         return response
 
 
@@ -137,19 +148,18 @@ async def _run_tools(
     """Run the tools that a reply asks for; give how many calls in a row have failed."""
     results: list[ToolReturnPart] = []
     exchange.ask(ModelRequest(results, instructions=asking.system or None))
+    last: str | None = None
     for call in response.tool_calls:
         if failures == MOST_FAILURES:  # no call may stay without an answer
-            results.append(
-                _result(call, "Error: not called, since too many calls failed", failed=True)
-            )
+            results.append(_result(call, f"Error: {_NOT_CALLED}", failed=True))
             continue
-        text, error = await _run_tool(call, asking.toolbox, listener)
-        results.append(_result(call, text, failed=error is not None))
-        failures = failures + 1 if error else 0
+        text, last = await _run_tool(call, asking.toolbox, listener)
+        results.append(_result(call, text, failed=last is not None))
+        failures = 0 if last is None else failures + 1
     if failures == MOST_FAILURES:
         raise ToolsFailed(
             asking.subject,
-            f"{MOST_FAILURES} tool calls in a row failed, the last with {results[-1].content}",
+            f"{MOST_FAILURES} tool calls in a row failed; of the last: {last}",
             "see .messages of this error for all of them; mend the tool or the prompt",
         )
     return failures

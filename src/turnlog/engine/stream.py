@@ -21,7 +21,7 @@ from turnlog.errors import RunningLoop, WritebackFailed
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from turnlog.engine.exchange import OnText
+    from turnlog.engine.listener import OnText
 
     _Perform = Callable[[OnText], Coroutine[Any, Any, Result[Output]]]
 

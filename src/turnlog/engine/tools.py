@@ -158,9 +158,14 @@ def _is_cancelled() -> bool:
 
 def _checked(called: pydantic_ai.Tool[None], call: ToolCallPart) -> dict[str, Any]:
     validator = called.function_schema.validator
-    if isinstance(call.args, str):
-        return validator.validate_json(call.args or "{}")
-    return validator.validate_python(call.args or {})
+    arguments: object = (
+        validator.validate_json(call.args or "{}")
+        if isinstance(call.args, str)
+        else validator.validate_python(call.args or {})
+    )
+    if isinstance(arguments, dict):
+        return cast("dict[str, Any]", arguments)
+    raise ToolError("the arguments do not fit: they are no JSON object")  # by a schema of its own
 
 
 def _misfits(error: ValidationError) -> str:
