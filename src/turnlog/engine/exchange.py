@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, SystemPromptPart
 from pydantic_ai.usage import RunUsage
 
-from turnlog.engine.history import mended
+from turnlog.engine.history import sendable
+from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +53,8 @@ class Exchange:
         return next((each.text for each in reversed(responses) if each.text), "")
 
     def sendable(self) -> list[ModelMessage]:
-        """Give the messages as they can be sent: what a stream broke in half is mended."""
-        return [*self.messages[: self._begin], *map(mended, self.new)]
+        """Give the messages as every provider takes them."""
+        return [*self.messages[: self._begin], *map(sendable, self.new)]
 
     def ask(self, request: ModelRequest) -> None:
         """Add what is sent to the model."""
@@ -63,6 +64,7 @@ class Exchange:
         """Have the model told what it is to be; the engine takes that from the last request."""
         if not system.strip():
             return
+        system = whole_characters(system)
         for position in reversed(range(len(self.messages))):
             request = self.messages[position]
             if isinstance(request, ModelRequest):

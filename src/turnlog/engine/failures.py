@@ -42,7 +42,7 @@ def failing(subject: str, model: Model, listener: Listener) -> Generator[None]:
     except Exception as error:
         if error is listener.raised:
             raise
-        what, hint = explained(error, _name_of(model))
+        what, hint = explained(error, _name_of(model), model.system)
         raise ModelFailed(subject, what, hint) from error
 
 
@@ -58,15 +58,16 @@ def check_refusal(subject: str, model: Model, response: ModelResponse) -> None:
     )
 
 
-def explained(error: Exception, name: str) -> tuple[str, str]:
+def explained(error: Exception, name: str, system: str = "") -> tuple[str, str]:
     """Say what an error of a model's means, and what to do.
 
     Args:
         error: the error.
-        name: the model's name, with its provider where that is known.
+        name: the model's name, for people.
+        system: its provider, where that is known.
     """
     if isinstance(error, ModelHTTPError):
-        return _refused(error, name)
+        return _refused(error, name, system)
     if isinstance(error, ModelRequestTimeout):
         return f"{name} gave no reply in time ({_said(error)})", "give a longer timeout"
     if isinstance(error, ModelConnectionError):
@@ -83,23 +84,23 @@ def explained(error: Exception, name: str) -> tuple[str, str]:
 
 
 def _name_of(model: Model) -> str:
-    return f"{model.system}:{model.model_name}"
+    return f"{model.model_name} of {model.system}"
 
 
-def _refused(error: ModelHTTPError, name: str) -> tuple[str, str]:
+def _refused(error: ModelHTTPError, name: str, system: str) -> tuple[str, str]:
     """Say what a provider's status means."""
     status = error.status_code
     said = f"status {status}: {_said(error)}"
     if status in {401, 403}:
-        key = " or ".join(KEY_VARIABLES.get(name.partition(":")[0], ("the provider's key",)))
-        return f"the provider of {name} refused the key ({said})", f"look at {key}"
+        key = " or ".join(KEY_VARIABLES.get(system, ("the provider's key",)))
+        return f"the provider refused the key for {name} ({said})", f"look at {key}"
     if status == 404:  # noqa: PLR2004 - the status of HTTP
         return f"the provider knows no model {name} ({said})", "look at the model's name"
     if status == 429:  # noqa: PLR2004
         return f"too many requests to {name} ({said})", _wait(error)
     if status >= 500:  # noqa: PLR2004
-        return f"the provider of {name} failed ({said})", _wait(error)
-    return f"the provider of {name} refused the request ({said})", "the provider's words say why"
+        return f"the provider failed on {name} ({said})", _wait(error)
+    return f"the provider refused the request to {name} ({said})", "the provider's words say why"
 
 
 def _wait(error: ModelAPIError) -> str:

@@ -81,29 +81,37 @@ def request_of(content: str, at: dt.datetime) -> ModelRequest:
     return ModelRequest([UserPromptPart(whole_characters(content), timestamp=at)], timestamp=at)
 
 
-def mended(message: ModelMessage) -> ModelMessage:
-    """Give a reply of the model's without half characters, which no provider takes back."""
+def sendable(message: ModelMessage) -> ModelMessage:
+    """Give a reply of the model's as every provider takes it back.
+
+    White space alone, such as a model may put ahead of a tool call, is left out; text that it put
+    behind one comes ahead of it; and half characters are mended.
+    """
     if not isinstance(message, ModelResponse):
         return message
-    parts = [_mended_part(part) for part in message.parts]
-    return replace(message, parts=parts)
+    parts = [_mended_part(part) for part in message.parts if not _is_blank(part)]
+    return replace(message, parts=sorted(parts, key=lambda part: isinstance(part, ToolCallPart)))
+
+
+def _is_blank(part: ModelResponsePart) -> bool:
+    return isinstance(part, TextPart) and (not part.content or part.content.isspace())
 
 
 def _mended_part(part: ModelResponsePart) -> ModelResponsePart:
+    """Give a part of a reply without half characters."""
     if isinstance(part, TextPart | ThinkingPart):
         return replace(part, content=whole_characters(part.content))
-    if isinstance(part, ToolCallPart):
-        return replace(part, args=_mended_value(part.args))
-    return part
+    return replace(part, args=mended(part.args)) if isinstance(part, ToolCallPart) else part
 
 
-def _mended_value(value: Any) -> Any:
+def mended(value: Any) -> Any:
+    """Give what JSON can hold without half characters."""
     if isinstance(value, str):
         return whole_characters(value)
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
-        return {_mended_value(key): _mended_value(each) for key, each in items}
-    return list(map(_mended_value, cast("list[Any]", value))) if isinstance(value, list) else value
+        return {mended(key): mended(each) for key, each in items}
+    return [mended(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def turns_in(messages: Iterable[ModelMessage], structured: str = "") -> list[Message]:

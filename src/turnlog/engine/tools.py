@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast, overload
@@ -21,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast,
 import anyio.to_thread
 import pydantic_ai
 from pydantic import BaseModel, ValidationError
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
+from turnlog.engine.history import mended
 from turnlog.errors import TurnlogError
 from turnlog.wire import whole_characters
 
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 
 _Parameters = ParamSpec("_Parameters")
 _Returned = TypeVar("_Returned")
+
+
+# What each of the providers takes.
+_NAME: Final = re.compile("[a-zA-Z0-9_-]{1,64}")
 
 
 class Tool(Generic[_Parameters, _Returned]):
@@ -57,6 +63,13 @@ class Tool(Generic[_Parameters, _Returned]):
     def __call__(self, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Returned:
         """Call the function."""
         return self.function(*args, **kwargs)
+
+    def __get__(self, owner: object, kind: type[Any] | None = None) -> Tool[..., _Returned]:
+        """Be the method of an object, where it was declared in a class."""
+        if owner is None:
+            return self
+        bound = cast("Any", self.function).__get__(owner, kind)
+        return Tool(bound, self.name, self.description, self.schema)
 
     def __repr__(self) -> str:
         """Name it."""
@@ -101,6 +114,10 @@ def tool(
 class ToolError(Exception):
     """Raised when a call of a tool failed; its text is what the model is told."""
 
+    def __init__(self, text: str) -> None:
+        """Take the text, without half characters."""
+        super().__init__(whole_characters(text))
+
 
 class Toolbox:
     """The tools of one agent or chat, as the engine has them.
@@ -112,6 +129,8 @@ class Toolbox:
 
     def __init__(self, tools: Iterable[Callable[..., Any]]) -> None:
         """Make the engine's tools of functions."""
+        if not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TurnlogError("tools", f"{tools!r} is no list of functions", "put it in a list")
         self._tools: Final[dict[str, pydantic_ai.Tool[None]]] = {}
         for given in tools:
             made = _engine_tool(given)
@@ -148,7 +167,8 @@ class Toolbox:
                 raise
             raise ToolError("what it awaited was cancelled") from error
         except Exception as error:
-            raise ToolError(f"{type(error).__name__}: {error}") from error
+            words = f": {error}" if str(error) else ""
+            raise ToolError(f"{type(error).__name__}{words}") from error
 
 
 def _is_cancelled() -> bool:
@@ -178,18 +198,21 @@ def _misfits(error: ValidationError) -> str:
 
 def _as_text(result: object) -> str:
     """Give a result as the model gets it: text as it is, maps and sequences as JSON."""
-    if isinstance(result, str):
-        return whole_characters(result)
-    structured = isinstance(result, Mapping | Sequence | set | frozenset | BaseModel)
-    if structured or (is_dataclass(result) and not isinstance(result, type)):
-        return to_json(result).decode()
-    return str(result)
+    plain: object = result
+    if isinstance(result, Mapping):
+        plain = dict(cast("Mapping[Any, Any]", result))
+    elif isinstance(result, Sequence | set | frozenset) and not isinstance(result, str):
+        plain = list(cast("Iterable[Any]", result))
+    elif not isinstance(result, BaseModel) and not is_dataclass(result):
+        return whole_characters(str(result))
+    return to_json(mended(to_jsonable_python(plain)), inf_nan_mode="strings").decode()
 
 
 def _engine_tool(given: object) -> pydantic_ai.Tool[None]:
     declared = cast("Tool[..., Any]", given if isinstance(given, Tool) else Tool(_function(given)))
-    function = declared.function
+    function = _function(declared.function)
     name = declared.name or _name_of(function)
+    _check_declared(name, declared.schema)
     awaited = _async_form(function)
     try:
         if declared.schema is not None:
@@ -208,6 +231,21 @@ def _engine_tool(given: object) -> pydantic_ai.Tool[None]:
         ) from error
 
 
+def _check_declared(name: str, schema: object) -> None:
+    """Raise TurnlogError for what the providers would refuse."""
+    if not _NAME.fullmatch(name):
+        raise TurnlogError(
+            f"tool {name!r}",
+            "a tool's name is 1 to 64 letters, digits, _ or -",
+            "name it by @turnlog.tool(name=...)",
+        )
+    kind = cast("Mapping[str, Any]", schema).get("type") if isinstance(schema, Mapping) else None
+    if schema is not None and kind != "object":
+        raise TurnlogError(
+            f"tool {name!r}", "its schema is not an object's", 'give {"type": "object", ...}'
+        )
+
+
 def _function(given: object) -> Callable[..., Any]:
     if callable(given) and not isinstance(given, type):
         return given
@@ -224,17 +262,19 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 def _async_form(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a function that is awaited: as it is, or in a thread that a cancelled run leaves."""
-    if inspect.iscoroutinefunction(function):
-        return function
     described: Any = function
     if isinstance(function, functools.partial):
         described = cast("functools.partial[Any]", function).func
     elif not hasattr(function, "__name__"):
         described = function = cast("Any", function).__call__
+    if described is function and inspect.iscoroutinefunction(described):
+        return described
 
     @functools.wraps(described)
     async def in_thread(*args: Any, **kwargs: Any) -> Any:
         called = functools.partial(function, *args, **kwargs)
+        if inspect.iscoroutinefunction(described):
+            return await called()
         result = await anyio.to_thread.run_sync(called, abandon_on_cancel=True)
         return await result if inspect.isawaitable(result) else result
 
