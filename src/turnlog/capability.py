@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 class Capability(Flag):
-    """What code may be allowed to do: a set of flags, joined by `|`. turnlog's core asks for two.
+    """What code may be allowed to do: a set of flags, joined by `|`. turnlog asks for three.
 
     FS_READ: to list threads, and to open and refresh those of a read-only memory.
     FS_WRITE: to open a thread, to append to it, to refresh, fork and delete it.
+    LLM: to run an agent, and to send a conversation to a model.
     """
 
     FS_READ = auto()

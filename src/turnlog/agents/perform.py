@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import (
     TYPE_CHECKING,
@@ -33,7 +34,7 @@ from turnlog.engine.history import history_of, input_turn, turns_in
 from turnlog.engine.listener import Listener, OnText, OnToolCall
 from turnlog.engine.options import refuse_unknown
 from turnlog.engine.result import Output, Result
-from turnlog.errors import InvalidTurn, RunFailed, WritebackFailed
+from turnlog.errors import CapabilityDenied, InvalidTurn, RunFailed, WritebackFailed
 from turnlog.thread import MemoryThread
 
 if TYPE_CHECKING:
@@ -180,7 +181,8 @@ class _Run(Generic[Output]):
         """Give the turns to send ahead; what other processes appended is among them."""
         given = Conversation()
         if self._memory is not None:
-            await self._memory.arefresh()
+            with suppress(CapabilityDenied):  # a run that writes nothing back needs none to read
+                await self._memory.arefresh()
             given = self._memory.messages()
         seed = self._options.get("seed")
         if seed is not None:

@@ -36,7 +36,7 @@ class ChatOptions(TypedDict, total=False):
 
     Attributes:
         model: as an Agent takes it; the conversation's own model unless given.
-        system: what the model is told to be, ahead of the conversation's system messages.
+        system: what the model is told to be, beside the conversation's own system messages.
         max_tokens: how many tokens the reply may have; 4,096 unless given, None for the provider's
             own limit.
         temperature: the sampling temperature; the provider's own unless given.
