@@ -140,7 +140,7 @@ class Agent:
             InvalidTurn: the input is no good.
         """
         checked = self._checked(content)
-        speaker = LoopSpeaker(self._subject, self._asking)
+        speaker = LoopSpeaker(self._subject, self.system, self._asking)
         return lambda give: perform(speaker, checked, options, give)
 
     async def _asking(self, subject: str) -> Asking:
@@ -149,7 +149,6 @@ class Agent:
             await self._choice.here(),
             self._toolbox,
             self._settings,
-            self.system,
             self._max_turns,
         )
 

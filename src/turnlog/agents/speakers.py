@@ -41,16 +41,17 @@ if TYPE_CHECKING:
 class LoopSpeaker:
     """Our loop, on a model and its tools."""
 
-    def __init__(self, name: str, asking: Callable[[str], Awaitable[Asking]]) -> None:
-        """Take what gives how to ask, for a subject that errors name."""
+    def __init__(self, name: str, system: str, asking: Callable[[str], Awaitable[Asking]]) -> None:
+        """Take what the model is told to be, and what gives how to ask, for a subject of errors."""
         self.name = name
+        self._system = system
         self._asking = asking
 
     async def speak(self, given: Input, exchange: Exchange, listener: Listener) -> str:
         """Send the input, and go on until there is a reply."""
         asking = await self._asking(given.subject)
+        exchange.system = self._system
         exchange.ask(request_of(str(given.content), given.at))
-        exchange.instruct(asking.system)
         await converse(exchange, asking, listener)
         return exchange.response
 

@@ -45,7 +45,7 @@ class Writeback:
 
     def __init__(self, thread: MemoryThread | None, mode: WritebackMode, subject: str) -> None:
         """Check that there may be written, before anything is asked of a model."""
-        if mode not in {True, False, "eager"}:
+        if mode not in (True, False, "eager"):
             raise InvalidTurn(subject, f"writeback is {mode!r}", "use True, False or 'eager'")
         self._thread = thread if mode else None
         self._eager = mode == "eager"

@@ -16,7 +16,6 @@ from turnlog.cli.output import Output
 from turnlog.cli.threadname import thread_argument
 from turnlog.display import counted, visible
 from turnlog.errors import MissingExtra, MissingKey, RunFailed, UnknownModel, WritebackFailed
-from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
     import io
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 _NAME: Final = "turnlog chat"
 _PROMPT: Final = "> "
 _MOST_SHOWN: Final = 20
+# So that readline takes UTF-8 as text whatever the locale is.
+_EIGHT_BITS: Final = ("input-meta on", "output-meta on", "convert-meta off")
 # For whoever names no model: the first of these whose provider's key is there.
 _MODELS: Final = (
     "anthropic:claude-haiku-4-5",
@@ -64,7 +65,7 @@ def chat(ctx: click.Context, thread: ThreadKey, model: str | None, *, system: st
     """
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - the shell closed it
         raise click.UsageError("there is no standard input")
-    name, agent = _agent(model, whole_characters(system))
+    name, agent = _agent(model, system)
     with open_to_write(ctx) as memory:
         talk = _Talk(agent, memory.open(thread.id, thread.namespace))
         if talk.person:
@@ -189,9 +190,11 @@ class _Talk:
             self._out.flush()
 
     def _typed(self) -> Iterator[str]:
-        """Read lines from a person, with what readline gives where there is one."""
+        """Read lines from a person, who can edit them where there is readline."""
         with suppress(ImportError):
-            importlib.import_module("readline")  # `input` then lets them edit the line
+            readline = importlib.import_module("readline")  # `input` uses it then
+            for setting in _EIGHT_BITS:
+                readline.parse_and_bind(f"set {setting}")
         cast("io.TextIOWrapper", sys.stdin).reconfigure(encoding="utf-8", errors="replace")
         stopped = False
         while True:

@@ -5,7 +5,7 @@ connections, a stream between two of its pieces) is still there at the next call
 the thread ends.
 
 Ctrl-C cancels what runs, waits for it to end, and then raises KeyboardInterrupt: what was said by
-then is written back. So does a second one. Only who presses it again and again leaves before that.
+then is written back. Pressed again it does no more; pressed again and again, it leaves at once.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ import asyncio
 import atexit
 import contextvars
 import os
+import signal
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from turnlog.errors import RunningLoop, WritebackFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from types import FrameType
 
 _Returned = TypeVar("_Returned")
 
-_MOST_INTERRUPTS: Final = 2
+_MOST_PRESSES: Final = 3  # that wait; the next one leaves
 
 
 class _Loop:
@@ -70,53 +72,64 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, _Returned]], instead: st
     """
     _refuse_in_loop(instead)
     runner = _loops.runner()
-    tasks: list[asyncio.Task[Any]] = []
-
-    async def main() -> _Returned:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine that runs is a task's
-        tasks.append(task)
-        return await work()
-
-    try:
-        return runner.run(main(), context=contextvars.copy_context())
-    except BaseException as error:
-        _finish(runner, tasks)
-        lost = _lost(tasks)
-        if lost is not None and (isinstance(error, KeyboardInterrupt) or _interrupted(tasks)):
-            raise KeyboardInterrupt from lost
-        raise
+    with _CtrlC() as pressed:
+        try:
+            result = runner.run(pressed.cancelling(work()), context=contextvars.copy_context())
+        except BaseException as error:
+            pressed.finish(runner)
+            if pressed.times:
+                lost = error if isinstance(error, WritebackFailed) else None
+                raise KeyboardInterrupt from lost
+            raise
+    if pressed.times:
+        raise KeyboardInterrupt
+    return result
 
 
-def _lost(tasks: list[asyncio.Task[Any]]) -> WritebackFailed | None:
-    """Give the error of a task that could not write back what was said."""
-    for task in tasks:
-        error = task.exception() if task.done() and not task.cancelled() else None
-        if isinstance(error, WritebackFailed):
-            return error
-    return None
+class _CtrlC:
+    """Takes SIGINT's place while a loop runs, where it is Python's own that would be called.
 
+    That one raises wherever the main thread happens to be: in the middle of a writeback too. A
+    handler of somebody else's is left alone, and raises if it does.
+    """
 
-def _interrupted(tasks: list[asyncio.Task[Any]]) -> bool:
-    """Say whether Ctrl-C has cancelled the task: in the main thread nothing else does."""
-    main = threading.current_thread() is threading.main_thread()
-    return main and any(task.cancelling() for task in tasks)
+    def __init__(self) -> None:
+        self.times = 0
+        self._taken = False
+        self._task: asyncio.Task[Any] | None = None
 
+    def __enter__(self) -> Self:
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            with suppress(ValueError):  # a subinterpreter has no signals
+                signal.signal(signal.SIGINT, self._press)
+                self._taken = True
+        return self
 
-def _finish(runner: asyncio.Runner, tasks: list[asyncio.Task[Any]]) -> None:
-    """Let what a signal broke off come to its end: it may be writing."""
-    for _ in range(_MOST_INTERRUPTS):
-        pending = [task for task in tasks if not task.done()]
-        if not pending:
-            return
-        for task in pending:
+    def __exit__(self, *_: object) -> None:
+        if self._taken:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        self.times += 1
+        if self.times > _MOST_PRESSES:
+            signal.default_int_handler(number, frame)
+        if self._task is not None:
+            self._task.get_loop().call_soon_threadsafe(self._task.cancel)  # wakes the loop, too
+
+    async def cancelling(self, work: Coroutine[Any, Any, _Returned]) -> _Returned:
+        """Await what is to be cancelled by Ctrl-C."""
+        self._task = asyncio.current_task()
+        if self.times and self._task is not None:  # before it had begun
+            self._task.cancel()
+        return await work
+
+    def finish(self, runner: asyncio.Runner) -> None:
+        """Let what somebody else's handler broke off come to its end: it may be writing."""
+        task = self._task
+        if task is not None and not task.done() and self.times <= _MOST_PRESSES:
             task.cancel()
-        with suppress(KeyboardInterrupt):
-            runner.run(_ended(pending))
-
-
-async def _ended(tasks: list[asyncio.Task[Any]]) -> None:
-    await asyncio.wait(tasks)
+            runner.run(asyncio.wait([task]))
 
 
 def _refuse_in_loop(instead: str) -> None:

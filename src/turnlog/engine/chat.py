@@ -115,7 +115,7 @@ async def answer(
             asking.subject, "it holds no text to send to a model", "add what the user says"
         )
     exchange = Exchange(history)
-    exchange.instruct(asking.system)
+    exchange.system = options.get("system", "")
     on_text = [options.get("on_text"), give]
     try:
         async with asking.model:
@@ -154,7 +154,6 @@ async def _asking(conversation: Conversation, options: ChatOptions) -> Asking:
             timeout=options.get("timeout"),
             subject=subject,
         ),
-        system=options.get("system", ""),
         max_turns=check_turns(
             options.get("max_tool_rounds", DEFAULT_MAX_TURNS), "max_tool_rounds", subject
         ),

@@ -24,6 +24,7 @@ class Exchange:
     Attributes:
         messages: the history, and what the run adds.
         usage: what the run has used.
+        system: what the model is told to be; "" for nothing.
         structured: the JSON text of a structured output, which an agent of the engine's gives by a
             tool, beside its text; "" where there is none.
     """
@@ -32,6 +33,7 @@ class Exchange:
         """Begin with the history."""
         self.messages: list[ModelMessage] = list(history)
         self.usage: RunUsage = RunUsage()
+        self.system: str = ""
         self.structured: str = ""
         self._begin = len(self.messages)
 
@@ -53,25 +55,21 @@ class Exchange:
         return next((each.text for each in reversed(responses) if each.text), "")
 
     def sendable(self) -> list[ModelMessage]:
-        """Give the messages as every provider takes them."""
-        return [*self.messages[: self._begin], *map(sendable, self.new)]
+        """Give the messages as every provider takes them, with what the model is told to be."""
+        messages = [*self.messages[: self._begin], *map(sendable, self.new)]
+        system = whole_characters(self.system)
+        if system.strip():
+            _instruct(messages, system)
+        return messages
 
     def ask(self, request: ModelRequest) -> None:
-        """Add what is sent to the model."""
+        """Add what is sent to the model; behind another request it goes out with that one."""
+        last = self.messages[-1] if self.messages else None
+        if isinstance(last, ModelRequest):
+            request = replace(request, parts=[*last.parts, *request.parts])
+            self.messages.pop()
+            self._begin = min(self._begin, len(self.messages))
         self.messages.append(request)
-
-    def instruct(self, system: str) -> None:
-        """Have the model told what it is to be; the engine takes that from the last request."""
-        if not system.strip():
-            return
-        system = whole_characters(system)
-        for position in reversed(range(len(self.messages))):
-            request = self.messages[position]
-            if isinstance(request, ModelRequest):
-                self.messages[position] = replace(request, instructions=system)
-                return
-        self.messages.insert(0, ModelRequest([SystemPromptPart(system)]))
-        self._begin += 1
 
     def answer(self, response: ModelResponse) -> None:
         """Add what the model said, and what that cost."""
@@ -89,3 +87,13 @@ class Exchange:
         self.messages = list(messages)
         self._begin = len(messages) - len(new)
         self.usage = usage
+
+
+def _instruct(messages: list[ModelMessage], system: str) -> None:
+    """Put into messages what the model is told to be; the engine takes it from the last request."""
+    for position in reversed(range(len(messages))):
+        request = messages[position]
+        if isinstance(request, ModelRequest):
+            messages[position] = replace(request, instructions=system)
+            return
+    messages.insert(0, ModelRequest([SystemPromptPart(system)]))

@@ -17,7 +17,7 @@ from pydantic_ai.exceptions import (
 )
 
 from turnlog.display import one_line
-from turnlog.engine.models import KEY_VARIABLES
+from turnlog.engine.models import KEY_VARIABLES, full_name
 from turnlog.errors import ModelFailed, TurnlogError
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ def _refused(error: ModelHTTPError, name: str, system: str) -> tuple[str, str]:
     status = error.status_code
     said = f"status {status}: {_said(error)}"
     if status in {401, 403}:
-        key = " or ".join(KEY_VARIABLES.get(system, ("the provider's key",)))
+        key = " or ".join(
+            KEY_VARIABLES.get(system or full_name(name).partition(":")[0], ("the provider's key",))
+        )
         return f"the provider refused the key for {name} ({said})", f"look at {key}"
     if status == 404:  # noqa: PLR2004 - the status of HTTP
         return f"the provider knows no model {name} ({said})", "look at the model's name"

@@ -2,8 +2,9 @@
 
 Going out, a turn is plain text under its role. A turn of white space alone is left out, since a
 provider may refuse it, and half a character goes out as U+FFFD. Turns of one role in a row go out
-together, which every provider takes. Where the assistant speaks first, a note in the user's place
-says so: a conversation that begins with a reply is refused by some.
+in one message, which every provider takes; a system turn between two replies goes behind them.
+Where the assistant speaks first, a note in the user's place says so: a conversation that begins
+with a reply is refused by some.
 
 Coming back, each reply of the model's is a turn: its text, also beside tool calls. An empty text
 is no turn; tool calls, their results and thinking are none either, so that what a thread holds can
@@ -47,7 +48,8 @@ _UNKNOWN_TIME: Final = dt.datetime.fromtimestamp(0, dt.UTC)
 def history_of(turns: Iterable[Message]) -> list[ModelMessage]:
     """Give turns as the engine's messages."""
     history: list[ModelMessage] = []
-    parts: list[Any] = []  # of the last message, where the next turn may join it
+    parts: list[Any] = []  # of the last message
+    behind: list[Any] = []  # system turns behind a reply: they go with the next request
     replying: bool | None = None
     asked = False
     for turn in turns:
@@ -55,25 +57,35 @@ def history_of(turns: Iterable[Message]) -> list[ModelMessage]:
         if not text or text.isspace():
             continue
         at = turn.at or _UNKNOWN_TIME
-        is_reply = turn.role == "assistant"
-        if is_reply and not asked:
-            history.append(ModelRequest([UserPromptPart(_OPENING, timestamp=at)], timestamp=at))
-        asked = asked or turn.role != "system"
-        if is_reply is not replying:
-            replying = is_reply
-            parts = []
-            history.append(
-                ModelResponse(parts, timestamp=at, usage=_NO_USAGE)
-                if is_reply
-                else ModelRequest(parts, timestamp=at)
-            )
-        if is_reply:
-            parts.append(TextPart(text))
+        if turn.role == "system" and replying:
+            behind.append(SystemPromptPart(text, timestamp=at))
+            continue
+        if turn.role != "assistant" and replying is not False:
+            parts, behind, replying = behind, [], False
+            history.append(ModelRequest(parts, timestamp=at))
+        if turn.role == "system":
+            parts.append(SystemPromptPart(text, timestamp=at))
         elif turn.role == "user":
             parts.append(UserPromptPart(text, timestamp=at))
+            asked = True
         else:
-            parts.append(SystemPromptPart(text, timestamp=at))
-    return history
+            if not asked:
+                _open(history, parts, at)
+                asked = True
+            if not replying:
+                parts, replying = [], True
+                history.append(ModelResponse(parts, timestamp=at, usage=_NO_USAGE))
+            parts.append(TextPart(text))
+    return [*history, ModelRequest(behind)] if behind else history
+
+
+def _open(history: list[ModelMessage], parts: list[Any], at: dt.datetime) -> None:
+    """Have a history that begins with a reply begin with a note in the user's place."""
+    note = UserPromptPart(_OPENING, timestamp=at)
+    if history:
+        parts.append(note)
+    else:
+        history.append(ModelRequest([note], timestamp=at))
 
 
 def request_of(content: str, at: dt.datetime) -> ModelRequest:

@@ -56,7 +56,6 @@ class Asking:
         model: the model.
         toolbox: its tools.
         settings: the engine's settings.
-        system: what the model is told to be; "" for nothing.
         max_turns: how many requests at most.
         runs_tools: whether the tools run; else the model is only shown them.
     """
@@ -65,7 +64,6 @@ class Asking:
     model: Model
     toolbox: Toolbox
     settings: ModelSettings = field(default_factory=ModelSettings)
-    system: str = ""
     max_turns: int = DEFAULT_MAX_TURNS
     runs_tools: bool = True
 
@@ -147,7 +145,7 @@ async def _run_tools(
 ) -> int:
     """Run the tools that a reply asks for; give how many calls in a row have failed."""
     results: list[ToolReturnPart] = []
-    exchange.ask(ModelRequest(results, instructions=asking.system or None))
+    exchange.ask(ModelRequest(results))
     last: str | None = None
     for call in response.tool_calls:
         if failures == MOST_FAILURES:  # no call may stay without an answer
