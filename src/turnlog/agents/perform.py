@@ -24,6 +24,7 @@ from typing import (
     TypeVar,
 )
 
+import anyio
 from pydantic_ai.exceptions import RunCancelled
 
 from turnlog.agents.writeback import Writeback, WritebackMode
@@ -181,7 +182,8 @@ class _Run(Generic[Output]):
         """Give the turns to send ahead; what other processes appended is among them."""
         given = Conversation()
         if self._memory is not None:
-            with suppress(CapabilityDenied):  # a run that writes nothing back needs none to read
+            # Shielded, as a writeback is. A run that writes nothing needs no capability to read.
+            with anyio.CancelScope(shield=True), suppress(CapabilityDenied):
                 await self._memory.arefresh()
             given = self._memory.messages()
         seed = self._options.get("seed")

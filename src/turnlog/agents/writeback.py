@@ -67,20 +67,23 @@ class Writeback:
         new = turns[len(self.written) :]
         if self._thread is None or not new:
             return
+        cancelled: asyncio.CancelledError | None = None
+        lost: TurnlogError | None = None
         try:
             with anyio.CancelScope(shield=True):  # else the loop would spin until it is done
                 await self._thread.aextend(new)
-        except asyncio.CancelledError as cancellation:
-            # It waited for the outcome (contract, point 7).
-            if isinstance(cancellation.__cause__, TurnlogError):
-                raise self._failed(
-                    self._thread, new, cancellation.__cause__
-                ) from cancellation.__cause__
-            self.written += tuple(new)
-            raise
+        except asyncio.CancelledError as cancellation:  # after the outcome (contract, point 7)
+            cancelled, cause = cancellation, cancellation.__cause__
+            lost = cause if isinstance(cause, TurnlogError) else None
         except TurnlogError as error:
-            raise self._failed(self._thread, new, error) from error
+            lost = error
+        if lost is not None:
+            failed = self._failed(self._thread, new, lost)
+            failed.__context__ = cancelled
+            raise failed from lost
         self.written += tuple(new)
+        if cancelled is not None:
+            raise cancelled
 
     def _failed(
         self, thread: MemoryThread, turns: Sequence[Message], error: TurnlogError

@@ -70,7 +70,7 @@ def chat(ctx: click.Context, thread: ThreadKey, model: str | None, *, system: st
         talk = _Talk(agent, memory.open(thread.id, thread.namespace))
         if talk.person:
             talk.begin(shown(thread), name)
-        replied = [talk.reply(line) for line in talk.lines() if line.strip()]
+        replied = [talk.reply(line) for line in talk.lines()]
     if not talk.person and not all(replied):
         ctx.exit(1)
 
@@ -145,7 +145,7 @@ class _Talk:
         self._aside(f"{thread} with {model}{plainly}; Ctrl-C stops a reply, Ctrl-D leaves")
 
     def lines(self) -> Iterator[str]:
-        """Give what is said to the agent, line by line."""
+        """Give what is said to the agent, line by line; a blank line says nothing."""
         return self._typed() if self.person else _piped()
 
     def reply(self, line: str) -> bool:
@@ -211,8 +211,9 @@ class _Talk:
                 self._aside("Ctrl-C once more leaves")
                 continue
             stopped = False
-            yield line
-            self._out.line()
+            if line.strip():
+                yield line
+                self._out.line()
 
     def _aside(self, text: str) -> None:
         """Say something beside the talk."""
@@ -225,7 +226,8 @@ def _piped() -> Iterator[str]:
             text = line.decode()
         except UnicodeDecodeError:
             raise click.ClickException(f"standard input is not UTF-8 (line {number})") from None
-        yield text.removesuffix("\n")
+        if text.strip():
+            yield text.removesuffix("\n")
 
 
 def _kept(turns: Sequence[Message]) -> str:

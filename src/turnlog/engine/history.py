@@ -31,6 +31,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.usage import RequestUsage
+from pydantic_core import to_json
 
 from turnlog.message import Message
 from turnlog.wire import whole_characters
@@ -113,7 +114,12 @@ def _mended_part(part: ModelResponsePart) -> ModelResponsePart:
     """Give a part of a reply without half characters."""
     if isinstance(part, TextPart | ThinkingPart):
         return replace(part, content=whole_characters(part.content))
-    return replace(part, args=mended(part.args)) if isinstance(part, ToolCallPart) else part
+    if not isinstance(part, ToolCallPart):
+        return part
+    arguments: object = mended(part.args)
+    if not isinstance(arguments, str | dict | None):  # a list, say: the engine takes it as text
+        arguments = to_json(arguments).decode()
+    return replace(part, args=arguments)
 
 
 def mended(value: Any) -> Any:

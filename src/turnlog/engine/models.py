@@ -9,6 +9,7 @@ Source: Sema, llm/chat, options; semantics, chat and stream.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 from weakref import finalize, ref
@@ -19,6 +20,7 @@ from pydantic_ai.models import Model, infer_model
 from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP, AnthropicModelProfile
 from pydantic_ai.settings import ModelSettings
 
+from turnlog.display import one_line
 from turnlog.engine.offline import OFFLINE, offline_model
 from turnlog.errors import InvalidTurn, MissingExtra, MissingKey, UnknownModel
 
@@ -143,7 +145,7 @@ def _made(model: object, subject: str) -> Model:
         raise MissingExtra(
             subject,
             f"the model {model!r} needs its provider's package",
-            f"pip install 'pydantic-ai-slim[{provider}]'",
+            one_line(str(error)),
         ) from error
     except Exception as error:
         raise _refused(subject, model, provider, error) from error
@@ -160,8 +162,9 @@ def full_name(model: str) -> str:
 
 def _refused(subject: str, model: str, provider: str, error: Exception) -> Exception:
     said = str(error)
-    if "environment variable" in said or "api_key" in said:
-        variables = KEY_VARIABLES.get(provider)
+    variables = KEY_VARIABLES.get(provider, ())
+    keyless = bool(variables) and not any(map(os.environ.get, variables))
+    if keyless or "environment variable" in said:
         hint = f"set {' or '.join(variables)}" if variables else said
         return MissingKey(subject, f"there is no key for the model {model!r}", hint)
     if isinstance(error, UserError):

@@ -107,8 +107,12 @@ def tool(
         given: `@turnlog.tool(name="lookup")`.
     """
     if function is None:
-        return functools.partial(Tool[..., Any], name=name, description=description, schema=schema)
-    return Tool(function, name, description, schema)
+        return functools.partial(_declared, name=name, description=description, schema=schema)
+    return _declared(function, name=name, description=description, schema=schema)
+
+
+def _declared(function: object, **said: Any) -> Tool[..., Any]:
+    return Tool(_function(function), **said)
 
 
 class ToolError(Exception):
@@ -261,22 +265,30 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _async_form(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function that is awaited: as it is, or in a thread that a cancelled run leaves."""
+    """Give a function that is awaited; a sync one runs in a thread, which a cancelled run leaves.
+
+    It has the parameters of the one given, and no type that it returns: the engine would make a
+    schema of it, which nobody needs.
+    """
     described: Any = function
     if isinstance(function, functools.partial):
         described = cast("functools.partial[Any]", function).func
     elif not hasattr(function, "__name__"):
         described = function = cast("Any", function).__call__
-    if described is function and inspect.iscoroutinefunction(described):
-        return described
+    is_async = inspect.iscoroutinefunction(described)
 
     @functools.wraps(described)
-    async def in_thread(*args: Any, **kwargs: Any) -> Any:
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
         called = functools.partial(function, *args, **kwargs)
-        if inspect.iscoroutinefunction(described):
+        if is_async:
             return await called()
         result = await anyio.to_thread.run_sync(called, abandon_on_cancel=True)
         return await result if inspect.isawaitable(result) else result
 
-    cast("Any", in_thread).__signature__ = inspect.signature(cast("Any", function))
-    return in_thread
+    form = cast("Any", awaited)
+    signature = inspect.signature(cast("Any", function))
+    form.__signature__ = signature.replace(return_annotation=signature.empty)
+    form.__annotations__ = {
+        name: kind for name, kind in form.__annotations__.items() if name != "return"
+    }
+    return awaited
