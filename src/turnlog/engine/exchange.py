@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, SystemPromptPart
 from pydantic_ai.usage import RunUsage
 
-from turnlog.engine.history import sendable
+from turnlog.engine.history import sendable, with_readable_arguments
 from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Exchange:
 
     def answer(self, response: ModelResponse) -> None:
         """Add what the model said, and what that cost."""
-        self.messages.append(response)
+        self.messages.append(with_readable_arguments(response))
         self.usage.incr(response.usage)
         self.usage.requests += 1
 

@@ -106,6 +106,19 @@ def sendable(message: ModelMessage) -> ModelMessage:
     return replace(message, parts=sorted(parts, key=lambda part: isinstance(part, ToolCallPart)))
 
 
+def with_readable_arguments(response: ModelResponse) -> ModelResponse:
+    """Give a reply whose tools' arguments the engine can read: no object, say a list, as text."""
+    parts = [_with_readable_arguments(part) for part in response.parts]
+    return replace(response, parts=parts)
+
+
+def _with_readable_arguments(part: ModelResponsePart) -> ModelResponsePart:
+    arguments: object = part.args if isinstance(part, ToolCallPart) else None
+    if isinstance(arguments, str | dict | None):
+        return part
+    return replace(cast("ToolCallPart", part), args=to_json(arguments).decode())
+
+
 def _is_blank(part: ModelResponsePart) -> bool:
     return isinstance(part, TextPart) and (not part.content or part.content.isspace())
 
@@ -114,12 +127,7 @@ def _mended_part(part: ModelResponsePart) -> ModelResponsePart:
     """Give a part of a reply without half characters."""
     if isinstance(part, TextPart | ThinkingPart):
         return replace(part, content=whole_characters(part.content))
-    if not isinstance(part, ToolCallPart):
-        return part
-    arguments: object = mended(part.args)
-    if not isinstance(arguments, str | dict | None):  # a list, say: the engine takes it as text
-        arguments = to_json(arguments).decode()
-    return replace(part, args=arguments)
+    return replace(part, args=mended(part.args)) if isinstance(part, ToolCallPart) else part
 
 
 def mended(value: Any) -> Any:
