@@ -105,7 +105,7 @@ class Runner:
 def reply(body: dict[str, Any]) -> Reply:
     """Say what a model says in the documents; it remembers what it was sent."""
     said = [text for role, text in turns(body) if role == "user"]
-    replies = {
+    replies: dict[tuple[str, ...], str] = {
         ("My invoice is wrong.",): "I am sorry to hear that. Which one is it?",
         ("My invoice is wrong.", "Any update?"): "Not yet. I still need the number of the invoice.",
     }
@@ -113,9 +113,7 @@ def reply(body: dict[str, Any]) -> Reply:
 
 
 @pytest.fixture
-def folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: Provider
-) -> Iterator[None]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: Provider) -> Iterator[None]:
     """Work in a folder of one's own, with a default memory and a provider of its own."""
     provider.reply = reply
     monkeypatch.delenv("TURNLOG_URL", raising=False)

@@ -113,7 +113,7 @@ def with_readable_arguments(response: ModelResponse) -> ModelResponse:
 
 
 def _with_readable_arguments(part: ModelResponsePart) -> ModelResponsePart:
-    arguments: object = part.args if isinstance(part, ToolCallPart) else None
+    arguments = cast("object", getattr(part, "args", None))  # whatever a provider sent
     if isinstance(arguments, str | dict | None):
         return part
     return replace(cast("ToolCallPart", part), args=to_json(arguments).decode())
