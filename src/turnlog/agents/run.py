@@ -165,7 +165,7 @@ def _performing(
             "give a turnlog.Agent or a pydantic_ai.Agent",
         )
     agent = cast("AbstractAgent[Any, Any]", subject)
-    if not content:
+    if not content or (isinstance(content, str) and content.isspace()):
         raise InvalidTurn("run", "there is no input", "give what the user says")
     own = cast("RunOptions", {name: options[name] for name in options if name in _OPTIONS})
     others = {name: options[name] for name in options if name not in _OPTIONS}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from pydantic_ai import Agent as EngineAgent
@@ -18,7 +19,7 @@ from pydantic_core import to_json
 
 from turnlog.display import counted
 from turnlog.engine.failures import explained
-from turnlog.engine.history import request_of
+from turnlog.engine.history import request_of, without_system
 from turnlog.engine.listener import call_began, call_ended
 from turnlog.engine.loop import Asking, converse, text_in
 from turnlog.engine.result import Output
@@ -26,7 +27,7 @@ from turnlog.engine.shield import ended
 from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from pydantic_ai.agent import AbstractAgent
     from pydantic_ai.messages import AgentStreamEvent
@@ -98,13 +99,20 @@ class EngineSpeaker(Generic[Output]):
         self, content: str | Sequence[Any], exchange: Exchange, listener: Listener
     ) -> Output:
         arguments = self._arguments.copy()
-        history = [*exchange.messages, *(arguments.pop("message_history", None) or ())]
-        # With a history the engine sends no system prompt; a thread holds none of the agent's.
+        history, system = without_system(exchange.messages)
+        history += arguments.pop("message_history", None) or ()
+        # With a history the engine sends no system prompt of the agent's own, nor does it put that
+        # back where there is another one: so the thread's go as instructions.
         capabilities = [*(arguments.pop("capabilities", None) or ()), ReinjectSystemPrompt()]
+        instructions = [*_listed(arguments.pop("instructions", None)), *system]
         run: AgentRun[Any, Any] | None = None
         try:
             async with self._agent.iter(
-                content, message_history=history, capabilities=capabilities, **arguments
+                content,
+                message_history=history,
+                capabilities=capabilities,
+                instructions=instructions,
+                **arguments,
             ) as run:
                 final = await self._go_through(run, exchange, listener)
         finally:  # what was said stays, whatever ended it
@@ -140,6 +148,15 @@ class EngineSpeaker(Generic[Output]):
         if isinstance(error, ModelAPIError):
             what = "{}; {}; ".format(*explained(error, error.model_name))
         error.add_note(f"turnlog: {subject}: {what}{kept}")
+
+
+def _listed(instructions: object) -> list[Any]:
+    """Give an agent's instructions, which may be one or several, as a list."""
+    if instructions is None:
+        return []
+    if isinstance(instructions, Sequence) and not isinstance(instructions, str):
+        return list(cast("Sequence[Any]", instructions))
+    return [instructions]
 
 
 def _sendable(content: str | Sequence[Any]) -> str | Sequence[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, SystemPromptPart
 from pydantic_ai.usage import RunUsage
 
-from turnlog.engine.history import sendable, with_readable_arguments
+from turnlog.engine.history import is_system, sendable, with_readable_arguments, without_end
 from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
@@ -57,6 +57,13 @@ class Exchange:
     def sendable(self) -> list[ModelMessage]:
         """Give the messages as every provider takes them, with what the model is told to be."""
         messages = [*self.messages[: self._begin], *map(sendable, self.new)]
+        for position in reversed(range(len(messages))):
+            message = messages[position]
+            if isinstance(message, ModelResponse):  # the model is to go on from it
+                messages[position] = without_end(message)
+            elif is_system(message):
+                continue
+            break
         system = whole_characters(self.system)
         if system.strip():
             _instruct(messages, system)

@@ -119,6 +119,33 @@ def _with_readable_arguments(part: ModelResponsePart) -> ModelResponsePart:
     return replace(cast("ToolCallPart", part), args=to_json(arguments).decode())
 
 
+def without_end(response: ModelResponse) -> ModelResponse:
+    """Give a reply without white space at its end, which Anthropic refuses in a last message."""
+    *before, last = response.parts
+    if isinstance(last, TextPart):
+        last = replace(last, content=last.content.rstrip())
+    return replace(response, parts=[*before, last])
+
+
+def without_system(history: Sequence[ModelMessage]) -> tuple[list[ModelMessage], list[str]]:
+    """Give a history without its system texts, and these."""
+    rest: list[ModelMessage] = []
+    system: list[str] = []
+    for message in history:
+        if not isinstance(message, ModelRequest):
+            rest.append(message)
+            continue
+        system += [part.content for part in message.parts if isinstance(part, SystemPromptPart)]
+        parts = [part for part in message.parts if not isinstance(part, SystemPromptPart)]
+        rest += [replace(message, parts=parts)] if parts else []
+    return rest, system
+
+
+def is_system(request: ModelRequest) -> bool:
+    """Say whether a request holds system texts alone, which some providers put elsewhere."""
+    return all(isinstance(part, SystemPromptPart) for part in request.parts)
+
+
 def _is_blank(part: ModelResponsePart) -> bool:
     return isinstance(part, TextPart) and (not part.content or part.content.isspace())
 

@@ -28,7 +28,7 @@ class Result(Generic[Output]):
             its typed output.
         messages: the full history as the engine has it: what was sent ahead, the input, tool
             calls and their results, the reply.
-        conversation: the same as a conversation: texts only.
+        conversation: the turns that were sent ahead, the input and the replies: texts only.
         usage: what the run used, as the engine counts it: requests, input and output tokens.
         written: the turns that were written back, as the thread has them.
     """
