@@ -15,11 +15,10 @@ from pydantic_ai import Agent as EngineAgent
 from pydantic_ai.capabilities import ReinjectSystemPrompt
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import FunctionToolCallEvent, FunctionToolResultEvent
-from pydantic_core import to_json
 
 from turnlog.display import counted
 from turnlog.engine.failures import explained
-from turnlog.engine.history import request_of, without_system
+from turnlog.engine.history import json_text, request_of, without_system
 from turnlog.engine.listener import call_began, call_ended
 from turnlog.engine.loop import Asking, converse, text_in
 from turnlog.engine.result import Output
@@ -53,7 +52,8 @@ class LoopSpeaker:
         asking = await self._asking(given.subject)
         exchange.system = self._system
         exchange.ask(request_of(str(given.content), given.at))
-        await converse(exchange, asking, listener)
+        async with asking.model:
+            await converse(exchange, asking, listener)
         return exchange.response
 
     def explain(self, error: Exception, subject: str, written: int) -> None:
@@ -120,7 +120,7 @@ class EngineSpeaker(Generic[Output]):
                 exchange.take(run.all_messages(), run.new_messages(), run.usage)
         output: Any = final.output
         if final.tool_name is not None:
-            exchange.structured = output if isinstance(output, str) else to_json(output).decode()
+            exchange.structured = output if isinstance(output, str) else json_text(output)
         return cast("Output", output)
 
     async def _go_through(

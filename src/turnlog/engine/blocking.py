@@ -70,8 +70,12 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, _Returned]], instead: st
         RunningLoop: this thread runs an event loop.
         KeyboardInterrupt: Ctrl-C, after the function has come to its end.
     """
-    _refuse_in_loop(instead)
-    runner = _loops.runner()
+    refuse_in_loop(instead)
+    return run_in(_loops.runner(), work)
+
+
+def run_in(runner: asyncio.Runner, work: Callable[[], Coroutine[Any, Any, _Returned]]) -> _Returned:
+    """Run an async function to its end in a loop. Raises as `run_blocking` does."""
     with _CtrlC() as pressed:
         try:
             result = runner.run(pressed.cancelling(work()), context=contextvars.copy_context())
@@ -132,7 +136,8 @@ class _CtrlC:
             runner.run(asyncio.wait([task]))
 
 
-def _refuse_in_loop(instead: str) -> None:
+def refuse_in_loop(instead: str) -> None:
+    """Raise RunningLoop where this thread runs an event loop; say what to await instead."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -31,7 +31,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.usage import RequestUsage
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
 from turnlog.message import Message
 from turnlog.wire import whole_characters
@@ -106,6 +106,12 @@ def sendable(message: ModelMessage) -> ModelMessage:
     return replace(message, parts=sorted(parts, key=lambda part: isinstance(part, ToolCallPart)))
 
 
+def json_text(value: object) -> str:
+    """Give a value's JSON; what JSON does not know is a text in it."""
+    plain = to_jsonable_python(value, fallback=str, bytes_mode="base64")
+    return to_json(mended(plain), inf_nan_mode="strings").decode()
+
+
 def with_readable_arguments(response: ModelResponse) -> ModelResponse:
     """Give a reply whose tools' arguments the engine can read: no object, say a list, as text."""
     parts = [_with_readable_arguments(part) for part in response.parts]
@@ -116,7 +122,7 @@ def _with_readable_arguments(part: ModelResponsePart) -> ModelResponsePart:
     arguments = cast("object", getattr(part, "args", None))  # whatever a provider sent
     if isinstance(arguments, str | dict | None):
         return part
-    return replace(cast("ToolCallPart", part), args=to_json(arguments).decode())
+    return replace(cast("ToolCallPart", part), args=json_text(arguments))
 
 
 def without_end(response: ModelResponse) -> ModelResponse:

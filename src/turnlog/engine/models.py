@@ -25,7 +25,7 @@ from turnlog.engine.offline import OFFLINE, offline_model
 from turnlog.errors import InvalidTurn, MissingExtra, MissingKey, UnknownModel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
@@ -47,11 +47,12 @@ KEY_VARIABLES: Final[dict[str, tuple[str, ...]]] = {
 
 
 class ModelChoice:
-    """The model that somebody chose, made once for each event loop and kept open as long as that.
+    """The model that somebody chose by its name, made once for each event loop and kept open.
 
     A client's connections belong to the loop that opened them: with a client for each, an agent
     may run in several threads at once, and its runs in one loop share connections. They are closed
-    when the loop ends, or when the choice is no longer held.
+    when the loop ends, or when the choice is no longer held. A ready model is its owner's to keep
+    open: a run opens it, and closes it unless somebody else has opened it too.
 
     Args:
         model: what the user gave.
@@ -62,25 +63,31 @@ class ModelChoice:
         """Take the choice as it is; it is looked up when it is first asked for."""
         self._model = model
         self._subject = subject
-        self._made: dict[asyncio.AbstractEventLoop, Model] = {}
+        self._made: dict[asyncio.AbstractEventLoop, tuple[Model, finalize[..., Any]]] = {}
 
     async def here(self) -> Model:
         """Give the model for the running loop. Raises as `made` does."""
+        model: Any = self._model
+        if isinstance(model, Model):
+            return cast("Model[Any]", model)
         loop = asyncio.get_running_loop()
         if loop not in self._made:
-            model = await made(self._model, self._subject)
+            for closed in [each for each in self._made if each.is_closed()]:
+                self.forget(closed)
+            model = await made(model, self._subject)
             if loop not in self._made:  # of two that made it at once, the first one's stays
-                self._made[loop] = model
-                keeper = _keep(model, self._forgetting(loop))
+                keeper = _keep(model, ref(self), loop)
                 _keepers[id(keeper)] = keeper
-                finalize(self, _keepers.pop, id(keeper), None).atexit = False
+                dropping = finalize(self, _keepers.pop, id(keeper), None)
+                dropping.atexit = False
+                self._made[loop] = model, dropping
                 await anext(keeper)
-        return self._made[loop]
+        return self._made[loop][0]
 
-    def _forgetting(self, loop: asyncio.AbstractEventLoop) -> Callable[[], object]:
-        """Give what forgets a loop that ends, without holding on to this."""
-        choice = ref(self)
-        return lambda: (found := choice()) and found._made.pop(loop, None)  # noqa: SLF001 - its own
+    def forget(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let go of the model of a loop that has ended."""
+        if loop in self._made:
+            self._made.pop(loop)[1]()
 
 
 # By nobody else, so that a choice that is garbage leaves what it kept in one piece: dropped from
@@ -88,13 +95,17 @@ class ModelChoice:
 _keepers: Final[dict[int, AsyncGenerator[None]]] = {}
 
 
-async def _keep(model: Model, forget: Callable[[], object]) -> AsyncGenerator[None]:
+async def _keep(
+    model: Model, choice: ref[ModelChoice], loop: asyncio.AbstractEventLoop
+) -> AsyncGenerator[None]:
     """Keep a model open until its loop ends, which closes the generators still suspended."""
     try:
         async with model:
             yield
     finally:
-        forget()
+        found = choice()
+        if found is not None:
+            found.forget(loop)
 
 
 def fitted(settings: ModelSettings, model: Model) -> ModelSettings:

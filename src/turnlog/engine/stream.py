@@ -8,12 +8,14 @@ for: what has been said when somebody leaves early is what they have seen.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from weakref import WeakSet
 
-from turnlog.engine.blocking import run_blocking
+from turnlog.engine.blocking import refuse_in_loop, run_in
 from turnlog.engine.result import Output, Result
 from turnlog.engine.shield import ended
 from turnlog.errors import RunningLoop, WritebackFailed
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from turnlog.engine.listener import OnText
 
     _Perform = Callable[[OnText], Coroutine[Any, Any, Result[Output]]]
+
+_Returned = TypeVar("_Returned")
 
 # The loop holds its tasks weakly.
 _under_way: Final[set[asyncio.Task[Any]]] = set()
@@ -74,6 +78,8 @@ class TextStream(AsyncIterator[str], Generic[Output]):
         self._perform = perform
         self._task: asyncio.Task[Result[Output]] | None = None
         self._channel: _Channel | None = None
+        self._closed = False
+        self._reading = False
 
     @property
     def result(self) -> Result[Output]:
@@ -104,18 +110,24 @@ class TextStream(AsyncIterator[str], Generic[Output]):
             StopAsyncIteration: the run has ended.
             Exception: what the run raised.
         """
-        if self._task is None:
+        if self._reading:
+            message = "the stream is being read by another task: a stream has one reader"
+            raise RuntimeError(message)
+        if self._task is None and not self._closed:
             self._channel = _Channel()
             self._task = asyncio.create_task(self._perform(self._channel.give))
             _under_way.add(self._task)
             self._task.add_done_callback(self._channel.end)
-        if self._channel is None:
+        if self._task is None or self._channel is None:
             raise StopAsyncIteration
+        self._reading = True
         try:
             text = None if self._task.done() else await self._channel.ask()
         except BaseException:
             await self.aclose()
             raise
+        finally:
+            self._reading = False
         if text is not None:
             return text
         self._channel = None
@@ -128,6 +140,7 @@ class TextStream(AsyncIterator[str], Generic[Output]):
         Raises:
             WritebackFailed: it could not be written.
         """
+        self._closed = True
         task, self._channel = self._task, None
         if task is None or task.done():
             return
@@ -162,9 +175,10 @@ class TextStream(AsyncIterator[str], Generic[Output]):
 class BlockingTextStream(Iterator[str], Generic[Output]):
     """A run, as an iterator of the pieces of its text; its `result` is there at the end.
 
-    As `TextStream`, for plain code: each step blocks until there is a piece. It is read in one
-    thread. Left early, it ends the run and waits until what it had said is written back: at once
-    where it was not kept, or with `close()`, or at the end of a `with` block.
+    As `TextStream`, for plain code: each step blocks until there is a piece. It may be read in one
+    thread or, piece by piece, in several, as servers do; it has an event loop of its own, which
+    runs in whichever reads. Left early, it ends the run and waits until what it had said is
+    written back: at once where it was not kept, or with `close()`, or at the end of a `with` block.
 
     Do not make one yourself: `stream` gives it.
     """
@@ -172,7 +186,8 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
     def __init__(self, perform: _Perform[Output]) -> None:
         """Prepare a run that takes the function to be called with each piece."""
         self._stream = TextStream(perform)
-        self._thread = threading.get_ident()
+        self._lock = threading.RLock()
+        self._runner: asyncio.Runner | None = None
 
     @property
     def result(self) -> Result[Output]:
@@ -189,14 +204,48 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
         Raises:
             RunningLoop: it is called where an event loop runs.
         """
-        try:
-            return run_blocking(self._stream.__anext__, "astream")
-        except StopAsyncIteration:
-            raise StopIteration from None
+        with self._lock:
+            try:
+                return self._step(self._stream.__anext__)
+            except RunningLoop:
+                raise
+            except StopAsyncIteration:
+                self._end()
+                raise StopIteration from None
+            except BaseException:
+                self._end()
+                raise
 
     def close(self) -> None:
-        """End the run, as `TextStream.aclose` does. Blocks."""
-        run_blocking(self._stream.aclose, "astream")
+        """End the run, as `TextStream.aclose` does. Blocks.
+
+        Raises:
+            WritebackFailed: what was said could not be written.
+            RunningLoop: it is called where an event loop runs.
+        """
+        with self._lock:
+            try:
+                if self._runner is not None:
+                    self._step(self._stream.aclose)
+            except RunningLoop:
+                raise
+            except BaseException:
+                self._end()
+                raise
+            self._end()
+
+    def _step(self, work: Callable[[], Coroutine[Any, Any, _Returned]]) -> _Returned:
+        refuse_in_loop("the next piece of astream")
+        if self._runner is None:
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+            _open.add(self)
+        return run_in(self._runner, work)
+
+    def _end(self) -> None:
+        """Close the loop, and with it the connections."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
 
     def __enter__(self) -> Self:
         """Give the stream itself."""
@@ -212,7 +261,34 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
         self.close()
 
     def __del__(self) -> None:
-        """End the run of a stream that nobody reads any more, where this is its thread."""
-        if self._stream.under_way and self._thread == threading.get_ident():
-            with suppress(RunningLoop):  # then the stream's own end sees to it
-                self.close()
+        """End the run of a stream that nobody reads any more."""
+        if self._runner is None:
+            return
+        try:
+            self.close()
+        except RunningLoop:  # dropped in a loop, which must not wait for it
+            threading.Thread(target=self.close, name="turnlog-stream").start()
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the loop to the parent, whose selector it is too."""
+        _of_parent.append(self._runner)
+        self._runner = None
+
+
+_of_parent: Final[list[object]] = []
+_open: Final[WeakSet[BlockingTextStream[Any]]] = WeakSet()
+
+
+def _close_all() -> None:
+    for stream in list(_open):
+        stream.close()
+
+
+def _after_fork() -> None:
+    for stream in list(_open):
+        stream.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_close_all)

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast,
 import anyio.to_thread
 import pydantic_ai
 from pydantic import BaseModel, ValidationError
-from pydantic_core import to_json, to_jsonable_python
 
-from turnlog.engine.history import mended
+from turnlog.engine.history import json_text
 from turnlog.errors import TurnlogError
 from turnlog.wire import whole_characters
 
@@ -209,7 +208,7 @@ def _as_text(result: object) -> str:
         plain = list(cast("Iterable[Any]", result))
     elif not isinstance(result, BaseModel) and not is_dataclass(result):
         return whole_characters(str(result))
-    return to_json(mended(to_jsonable_python(plain)), inf_nan_mode="strings").decode()
+    return json_text(plain)
 
 
 def _engine_tool(given: object) -> pydantic_ai.Tool[None]:
