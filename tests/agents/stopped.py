@@ -1,0 +1,271 @@
+"""Programs whose run is stopped: by Ctrl-C, by their end, by a kill. Each a process of its own.
+
+`python stopped.py WHAT ROOT KIND MODEL ...`, with the thread "t" under the root, and an agent of
+a kind of `ways.AGENTS` on the model. A line on stdout says what has happened, when it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import faulthandler
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "llm"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
+
+from stops import INPUT, PARTIAL, QUESTION, turns_of
+from systems import Fails, Together, Watched
+from ways import AGENTS
+from writers import say
+
+import turnlog
+from turnlog import Memory, MemoryThread, WritebackFailed
+from turnlog.stores.jsonl import JsonlStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from types import FrameType
+
+    from writers import Process
+
+_LONGEST = 100  # seconds
+
+# ---- what a test calls ----
+
+
+class Done(NamedTuple):
+    """How a program ended."""
+
+    status: int
+    lines: list[str]
+    complaints: str
+
+
+@contextmanager
+def stopping(what: str, *args: object) -> Generator[Process]:
+    """Start a program, where a warning is an error; it is dead when the block ends."""
+    command = [sys.executable, "-W", "error", __file__, what, *map(str, args)]
+    streams: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, encoding="utf-8", **streams) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def done(process: Process) -> Done:
+    """Wait for a program's end."""
+    out, complaints = process.communicate(timeout=_LONGEST)
+    return Done(process.returncode, out.splitlines(), complaints)
+
+
+# ---- the programs ----
+
+
+def asks(  # noqa: PLR0913, PLR0917 - a command's words
+    root: str, kind: str, model: str, how: str, store: str, presses: str
+) -> None:
+    """Ask the agent, and say how it ended; save what a failing store did not take.
+
+    Args:
+        root: of the memory.
+        kind: of the agent.
+        model: its model's name.
+        how: one of HOW.
+        store: "good", or "failing" at its next sync.
+        presses: how often Ctrl-C is pressed while the store writes.
+    """
+    befores = Together()
+    with Memory(JsonlStore(root, system=Watched(befores))) as memory:
+        mem = memory.open("t")
+        befores.befores.append(_Presses(int(presses)))
+        if store == "failing":
+            befores.befores.append(Fails("sync", errno.EIO))
+        hears = _Hears()
+        try:
+            HOW[how](AGENTS[kind](model), mem, hears)
+        except BaseException as error:  # noqa: BLE001 - it is what the test looks at
+            lost = error.__cause__
+            say(f"raised {type(error).__name__}")
+            if isinstance(lost, WritebackFailed):
+                say(f"because of WritebackFailed with {turns_of(lost.turns)}")
+                mem.extend(lost.turns)
+        gc.collect()
+        hears.end()
+
+
+class _Presses:
+    """Presses Ctrl-C while the store writes."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    def __call__(self, call: str, _: object) -> None:
+        if call == "write":
+            for _press in range(self._times):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.001)  # of several at once the system delivers one
+            self._times = 0
+
+
+class _Hears:
+    """Says what it hears; and, when the main thread waits for more, that it does."""
+
+    def __init__(self) -> None:
+        self._heard = threading.Event()
+        self._thread = threading.Thread(target=self._wait)
+        self._thread.start()
+
+    def __call__(self, piece: str) -> None:
+        say(f"heard {piece}")
+        self._heard.set()
+
+    def end(self) -> None:
+        self._heard.set()
+        self._thread.join()
+
+    def _wait(self) -> None:
+        self._heard.wait()
+        main = threading.main_thread()
+        while main.ident is not None and main.is_alive():
+            frame = sys._current_frames()[main.ident]  # pyright: ignore[reportPrivateUsage]
+            if frame.f_code.co_filename.endswith("selectors.py"):
+                say("waits")
+                return
+            if frame.f_code.co_filename.endswith("threading.py"):  # it waits for this very thread
+                return
+            time.sleep(0.001)
+
+
+def _run(agent: Any, mem: MemoryThread, hears: _Hears) -> None:
+    hears(turnlog.run(agent, QUESTION, memory=mem).response)
+
+
+def _run_told(agent: Any, mem: MemoryThread, hears: _Hears) -> None:
+    turnlog.run(agent, QUESTION, memory=mem, on_text=hears)
+
+
+def _arun_told(agent: Any, mem: MemoryThread, hears: _Hears) -> None:
+    async def main() -> None:
+        await turnlog.arun(agent, QUESTION, memory=mem, on_text=hears)
+
+    asyncio.run(main())
+
+
+def _stream(agent: Any, mem: MemoryThread, hears: _Hears) -> None:
+    for piece in turnlog.stream(agent, QUESTION, memory=mem):
+        hears(piece)
+
+
+def _stream_in_block(agent: Any, mem: MemoryThread, hears: _Hears) -> None:
+    with turnlog.stream(agent, QUESTION, memory=mem) as stream:
+        for piece in stream:
+            hears(piece)
+
+
+HOW: dict[str, Callable[[Any, MemoryThread, _Hears], None]] = {
+    "run": _run,
+    "on_text": _run_told,
+    "asyncio": _arun_told,
+    "stream": _stream,
+    "block": _stream_in_block,
+}
+
+
+class _SecondPress:
+    """Presses Ctrl-C at the first piece of text, and again so many lines of Python after it."""
+
+    def __init__(self, lines: int) -> None:
+        self.left = lines
+        self.armed = False
+
+    def hear(self, _: str) -> None:
+        self.armed = True
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def trace(self, _: FrameType, event: str, __: object) -> Any:
+        if self.armed and event == "line":
+            self.left -= 1
+            ended = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            if self.left == 0 and not ended:
+                os.kill(os.getpid(), signal.SIGINT)
+        return self.trace
+
+
+def presses_at_each_line(root: str, kind: str, model: str, step: str) -> None:
+    """Press Ctrl-C twice, the second one at each line after the first; say what was kept."""
+    faulthandler.dump_traceback_later(_LONGEST, exit=True)
+    agent = AGENTS[kind](model)
+    lines, more = 1, True
+    with Memory(root) as memory:
+        while more:
+            mem, second, raised = memory.open(str(lines)), _SecondPress(lines), ""
+            sys.settrace(second.trace)
+            try:
+                turnlog.run(agent, QUESTION, memory=mem, on_text=second.hear)
+            except BaseException as error:  # noqa: BLE001 - it is what the test looks at
+                raised = type(error).__name__
+            sys.settrace(None)
+            good = (raised, turns_of(mem.messages())) == ("KeyboardInterrupt", [INPUT, PARTIAL])
+            say(f"{lines} {good}")
+            lines, more = lines + int(step), second.left <= 0
+    faulthandler.cancel_dump_traceback_later()
+
+
+def leaves(root: str, kind: str, model: str, how: str) -> None:
+    """Leave a stream early, and end."""
+    agent = AGENTS[kind](model)
+    mem = Memory(root).open("t")
+    if how == "stream":
+        globals()["kept"] = stream = turnlog.stream(agent, QUESTION, memory=mem)
+        say(next(stream))
+    else:
+        asyncio.run(_leaves(agent, mem))
+
+
+async def _leaves(agent: Any, mem: MemoryThread) -> None:
+    globals()["kept"] = stream = turnlog.astream(agent, QUESTION, memory=mem)
+    async for piece in stream:
+        say(piece)
+        break
+
+
+def eagerly(root: str, kind: str, model: str, end: str) -> None:
+    """Run a tool and hear a second reply with an eager writeback; then end the hard way."""
+
+    def look() -> str:
+        """Look it up."""
+        return "found"
+
+    def hear(piece: str) -> None:
+        say(f"heard {piece}")
+        if piece == "It is " and end == "exit":
+            os._exit(3)
+
+    agent = AGENTS[kind](model, tools=[look])
+    mem = Memory(root).open("t")
+    turnlog.run(agent, QUESTION, memory=mem, writeback="eager", on_text=hear)
+
+
+def exits(root: str, kind: str, model: str) -> None:
+    """End the program in the middle of a reply."""
+
+    def hear(_: str) -> None:
+        sys.exit(3)
+
+    turnlog.run(AGENTS[kind](model), QUESTION, memory=Memory(root).open("t"), on_text=hear)
+
+
+if __name__ == "__main__":
+    _, what, *arguments = sys.argv
+    globals()[what](*arguments)

@@ -1,0 +1,167 @@
+"""R23: a program that is interrupted, or ends, in the middle of a run keeps what was said."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from localserver import Gate, Provider, Reply, ToolCall, turns
+from stopped import Done, done, stopping
+from stops import INPUT, PARTIAL, QUESTION, kept
+from ways import AGENTS
+from writers import line
+
+import turnlog
+from turnlog import Memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from replies import Body
+    from ways import Make
+
+
+@pytest.fixture
+def gate(provider: Provider) -> Gate:
+    """Have the provider stop in the middle of its reply."""
+    gate = Gate()
+    provider.script(Reply("It is ", gate, "paid."))
+    return gate
+
+
+# ---- Ctrl-C ----
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_ctrl_c_before_the_first_byte(
+    provider: Provider, model: str, kind: str, root: Path
+) -> None:
+    """Ctrl-C while the provider says nothing ends the run, and the input is kept (R23, A01)."""
+    gate = Gate()
+    provider.script(Reply(gate, "It is paid."))
+    with stopping("asks", root, kind, model, "run", "good", 0) as process:
+        gate.reached.expect()
+        process.send_signal(signal.SIGINT)
+        assert done(process) == Done(0, ["raised KeyboardInterrupt"], "")
+    provider.calls[0].disconnected.expect()
+    assert kept(root) == [INPUT]
+
+
+@pytest.mark.parametrize("how", ["on_text", "asyncio", "stream", "block"])
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.usefixtures("gate")
+def test_ctrl_c(provider: Provider, model: str, kind: str, how: str, root: Path) -> None:
+    """Ctrl-C in the middle of a reply ends the run, and what was heard is kept (R23, A02)."""
+    with stopping("asks", root, kind, model, how, "good", 0) as process:
+        assert [line(process), line(process)] == ["heard It is ", "waits"]
+        process.send_signal(signal.SIGINT)
+        assert done(process) == Done(0, ["raised KeyboardInterrupt"], "")
+    provider.calls[0].disconnected.expect()
+    assert kept(root) == [INPUT, PARTIAL]
+
+
+@pytest.mark.parametrize("how", ["on_text", "stream", "block"])
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.usefixtures("gate")
+def test_ctrl_c_again_while_the_store_writes(
+    one_model: str, kind: str, how: str, root: Path
+) -> None:
+    """A second Ctrl-C, and a third, do not break off what the first one has written (A05)."""
+    with stopping("asks", root, kind, one_model, how, "good", 2) as process:
+        assert [line(process), line(process)] == ["heard It is ", "waits"]
+        process.send_signal(signal.SIGINT)
+        assert done(process) == Done(0, ["raised KeyboardInterrupt"], "")
+    assert kept(root) == [INPUT, PARTIAL]
+
+
+@pytest.mark.parametrize("how", ["on_text", "stream", "block"])
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.parametrize("again", [0, 2])
+@pytest.mark.usefixtures("gate")
+def test_ctrl_c_and_not_written(
+    one_model: str, kind: str, how: str, again: int, root: Path
+) -> None:
+    """Where the store fails after Ctrl-C, KeyboardInterrupt comes with the error as its cause."""
+    with stopping("asks", root, kind, one_model, how, "failing", again) as process:
+        assert [line(process), line(process)] == ["heard It is ", "waits"]
+        process.send_signal(signal.SIGINT)
+        because = f"because of WritebackFailed with {[INPUT, PARTIAL]}"
+        assert done(process) == Done(0, ["raised KeyboardInterrupt", because], "")
+    assert kept(root) == [INPUT, PARTIAL]
+
+
+def half_a_reply(_: Body) -> Reply:
+    """Stop in the middle of each reply."""
+    return Reply("It is ", Gate(), "paid.")
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_second_ctrl_c_at_each_line(
+    provider: Provider, one_model: str, kind: str, root: Path
+) -> None:
+    """At whichever line the second Ctrl-C comes, what was heard is kept, and no more happens."""
+    provider.reply = half_a_reply
+    with stopping("presses_at_each_line", root, kind, one_model, 61) as process:
+        status, lines, complaints = done(process)
+    assert (status, complaints) == (0, "")
+    assert len(lines) > 10
+    assert [line for line in lines if not line.endswith(" True")] == []
+
+
+# ---- the program ends ----
+
+
+@pytest.mark.parametrize("how", ["stream", "astream"])
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.usefixtures("gate")
+def test_left_at_the_end_of_the_program(one_model: str, kind: str, how: str, root: Path) -> None:
+    """A stream that is left early, and still held when the program ends, is kept (R23, A02)."""
+    with stopping("leaves", root, kind, one_model, how) as process:
+        assert done(process) == Done(0, ["It is "], "")
+    assert kept(root) == [INPUT, PARTIAL]
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+@pytest.mark.usefixtures("gate")
+def test_exit_in_the_middle(one_model: str, kind: str, root: Path) -> None:
+    """A program that exits in the middle of a reply keeps what was heard (R23)."""
+    with stopping("exits", root, kind, one_model) as process:
+        assert done(process) == Done(3, [], "")
+    assert kept(root) == [INPUT, PARTIAL]
+
+
+@pytest.mark.parametrize("end", ["kill", "exit"])
+@pytest.mark.parametrize("kind", AGENTS)
+def test_killed(provider: Provider, one_model: str, kind: str, end: str, root: Path) -> None:
+    """After a kill -9, or os._exit, what was written eagerly is there: input and whole replies."""
+    provider.script(
+        Reply("Let me look.", ToolCall("look")), Reply("It is ", gate := Gate(), "paid.")
+    )
+    with stopping("eagerly", root, kind, one_model, end) as process:
+        assert [line(process), line(process)] == ["heard Let me look.", "heard It is "]
+        if end == "kill":
+            gate.reached.expect()
+            process.kill()
+        assert done(process) == Done(3 if end == "exit" else -signal.SIGKILL, [], "")
+    provider.calls[1].disconnected.expect()
+    assert kept(root) == [INPUT, ("assistant", "Let me look.", False)]
+
+
+# ---- the next one ----
+
+
+@pytest.mark.usefixtures("gate")
+def test_the_next_process_remembers(provider: Provider, model: str, make: Make, root: Path) -> None:
+    """After Ctrl-C, another process sends what was said on, the partial text too (R24, A03)."""
+    with stopping("asks", root, "ours", model, "on_text", "good", 0) as process:
+        assert [line(process), line(process)] == ["heard It is ", "waits"]
+        process.send_signal(signal.SIGINT)
+        assert done(process).status == 0
+    with Memory(root) as memory:
+        turnlog.run(make(model), "Any update?", memory=memory.open("t"))
+    assert turns(provider.requests[1]) == [
+        ("user", QUESTION),
+        ("assistant", "It is "),
+        ("user", "Any update?"),
+    ]
