@@ -233,6 +233,8 @@ async def agents(mem: turnlog.MemoryThread) -> None:
     assert_type(typed, turnlog.Result[Invoice])
     assert_type(turnlog.run(theirs, ["Which", "one?"], memory=mem).output, Invoice)
     assert_type(turnlog.astream(theirs, "Which?", memory=mem), turnlog.TextStream[Invoice])
+    assert_type(turnlog.run(theirs, "Which?", output_type=str).output, str)
+    turnlog.run(theirs, "Which?", writeback="never")  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 async def chats(conv: turnlog.Conversation) -> None:

@@ -46,8 +46,8 @@ class Memory:
     """The threads of one store: a folder, a server's URL, or a `Store` of your own.
 
     Args:
-        location: where the threads are: a path, a store's URL (`file:` and `memory:` for now), or
-            a store. Unless given, the environment's `TURNLOG_URL`, else `./.sema/memory`. A
+        location: where the threads are: a path, a store's URL (`file://` and `memory://` for now),
+            or a store. Unless given, the environment's `TURNLOG_URL`, else `./.sema/memory`. A
             relative path is taken from the working directory of this moment, whatever it is later.
         read_only: open and list threads without ever writing; appends raise ReadOnly. For a path
             or a URL; a store of your own says so itself.

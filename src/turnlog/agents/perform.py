@@ -171,10 +171,11 @@ class _Run(Generic[Output]):
             await self._writeback.soon([self._input])
             self._exchange = Exchange(history_of(self._seed))
             output = await self._speaker.speak(self._given, self._exchange, self._listener)
-        except (WritebackFailed, GeneratorExit):  # after GeneratorExit nothing can be awaited
+        except GeneratorExit:  # nothing can be awaited any more
             raise
         except BaseException as error:
-            await self._ended_by(error)
+            if error is not self._writeback.failed:
+                await self._ended_by(error)
             raise
         return await self._ended_well(output)
 
@@ -214,7 +215,7 @@ class _Run(Generic[Output]):
         cancelled = not isinstance(error, Exception) or isinstance(error, RunCancelled)
         if cancelled or len(turns) > 1:
             await self._writeback.now(turns)
-        if isinstance(error, RunFailed):
+        if isinstance(error, RunFailed) and not error.messages:  # else it is another run's
             error.messages = tuple(self._exchange.messages)
             error.conversation = self._seed + turns
             error.usage = self._exchange.usage

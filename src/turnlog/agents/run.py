@@ -5,6 +5,7 @@ Source: spec R19; design, section 6.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, cast, overload
 
 from pydantic_ai.agent import AbstractAgent
@@ -19,11 +20,14 @@ from turnlog.engine.stream import BlockingTextStream, TextStream
 from turnlog.errors import InvalidTurn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
 
     from pydantic_ai.messages import UserContent
+    from pydantic_ai.output import OutputSpec
 
-    from turnlog.engine.listener import OnText
+    from turnlog.agents.perform import Seed
+    from turnlog.agents.writeback import WritebackMode
+    from turnlog.engine.listener import OnText, OnToolCall
     from turnlog.engine.result import Result
     from turnlog.thread import MemoryThread
 
@@ -37,11 +41,31 @@ _OPTIONS: Final = frozenset(RunOptions.__annotations__)
 def run(agent: Agent, content: str, /, **options: Unpack[RunOptions]) -> Result[str]: ...
 @overload
 def run(
+    agent: AbstractAgent[Any, Any],
+    content: _Content,
+    /,
+    *,
+    output_type: OutputSpec[Output],
+    memory: MemoryThread | None = None,
+    seed: Seed | None = None,
+    conversation: Conversation | None = None,
+    writeback: WritebackMode = True,
+    on_text: OnText | None = None,
+    on_tool_call: OnToolCall | None = None,
+    **options: Any,
+) -> Result[Output]: ...
+@overload
+def run(
     agent: AbstractAgent[Any, Output],
     content: _Content,
     /,
     *,
     memory: MemoryThread | None = None,
+    seed: Seed | None = None,
+    conversation: Conversation | None = None,
+    writeback: WritebackMode = True,
+    on_text: OnText | None = None,
+    on_tool_call: OnToolCall | None = None,
     **options: Any,
 ) -> Result[Output]: ...
 def run(agent: Any, content: Any, /, **options: Any) -> Result[Any]:
@@ -60,11 +84,31 @@ def run(agent: Any, content: Any, /, **options: Any) -> Result[Any]:
 async def arun(agent: Agent, content: str, /, **options: Unpack[RunOptions]) -> Result[str]: ...
 @overload
 async def arun(
+    agent: AbstractAgent[Any, Any],
+    content: _Content,
+    /,
+    *,
+    output_type: OutputSpec[Output],
+    memory: MemoryThread | None = None,
+    seed: Seed | None = None,
+    conversation: Conversation | None = None,
+    writeback: WritebackMode = True,
+    on_text: OnText | None = None,
+    on_tool_call: OnToolCall | None = None,
+    **options: Any,
+) -> Result[Output]: ...
+@overload
+async def arun(
     agent: AbstractAgent[Any, Output],
     content: _Content,
     /,
     *,
     memory: MemoryThread | None = None,
+    seed: Seed | None = None,
+    conversation: Conversation | None = None,
+    writeback: WritebackMode = True,
+    on_text: OnText | None = None,
+    on_tool_call: OnToolCall | None = None,
     **options: Any,
 ) -> Result[Output]: ...
 async def arun(agent: Any, content: Any, /, **options: Any) -> Result[Any]:
@@ -101,11 +145,31 @@ def stream(
 def stream(subject: Conversation, /, **options: Unpack[ChatOptions]) -> BlockingTextStream[str]: ...
 @overload
 def stream(
+    subject: AbstractAgent[Any, Any],
+    content: _Content,
+    /,
+    *,
+    output_type: OutputSpec[Output],
+    memory: MemoryThread | None = None,
+    seed: Seed | None = None,
+    conversation: Conversation | None = None,
+    writeback: WritebackMode = True,
+    on_text: OnText | None = None,
+    on_tool_call: OnToolCall | None = None,
+    **options: Any,
+) -> BlockingTextStream[Output]: ...
+@overload
+def stream(
     subject: AbstractAgent[Any, Output],
     content: _Content,
     /,
     *,
     memory: MemoryThread | None = None,
+    seed: Seed | None = None,
+    conversation: Conversation | None = None,
+    writeback: WritebackMode = True,
+    on_text: OnText | None = None,
+    on_tool_call: OnToolCall | None = None,
     **options: Any,
 ) -> BlockingTextStream[Output]: ...
 def stream(subject: Any, content: Any = None, /, **options: Any) -> BlockingTextStream[Any]:
@@ -125,11 +189,31 @@ def astream(subject: Agent, content: str, /, **options: Unpack[RunOptions]) -> T
 def astream(subject: Conversation, /, **options: Unpack[ChatOptions]) -> TextStream[str]: ...
 @overload
 def astream(
+    subject: AbstractAgent[Any, Any],
+    content: _Content,
+    /,
+    *,
+    output_type: OutputSpec[Output],
+    memory: MemoryThread | None = None,
+    seed: Seed | None = None,
+    conversation: Conversation | None = None,
+    writeback: WritebackMode = True,
+    on_text: OnText | None = None,
+    on_tool_call: OnToolCall | None = None,
+    **options: Any,
+) -> TextStream[Output]: ...
+@overload
+def astream(
     subject: AbstractAgent[Any, Output],
     content: _Content,
     /,
     *,
     memory: MemoryThread | None = None,
+    seed: Seed | None = None,
+    conversation: Conversation | None = None,
+    writeback: WritebackMode = True,
+    on_text: OnText | None = None,
+    on_tool_call: OnToolCall | None = None,
     **options: Any,
 ) -> TextStream[Output]: ...
 def astream(subject: Any, content: Any = None, /, **options: Any) -> TextStream[Any]:
@@ -165,9 +249,19 @@ def _performing(
             "give a turnlog.Agent or a pydantic_ai.Agent",
         )
     agent = cast("AbstractAgent[Any, Any]", subject)
-    if not content or (isinstance(content, str) and content.isspace()):
+    if not _says_something(content):
         raise InvalidTurn("run", "there is no input", "give what the user says")
     own = cast("RunOptions", {name: options[name] for name in options if name in _OPTIONS})
     others = {name: options[name] for name in options if name not in _OPTIONS}
     speaker = EngineSpeaker[Any](agent, others)
     return lambda give: perform(speaker, content, own, give)
+
+
+def _says_something(content: object) -> bool:
+    """Say whether an input for an agent of the engine's holds anything but white space."""
+    if isinstance(content, str):
+        return bool(content.strip())
+    if not isinstance(content, Sequence):
+        return False
+    items = cast("Sequence[object]", content)
+    return any(not isinstance(item, str) or item.strip() for item in items)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from pydantic_ai import Agent as EngineAgent
-from pydantic_ai.capabilities import ReinjectSystemPrompt
+from pydantic_ai.capabilities import ProcessEventStream, ReinjectSystemPrompt
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import FunctionToolCallEvent, FunctionToolResultEvent
 
@@ -88,7 +88,8 @@ class EngineSpeaker(Generic[Output]):
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError as cancellation:
-            task.cancel(*cancellation.args)
+            if not task.cancelling():  # by the end of the loop, which cancels all tasks
+                task.cancel(*cancellation.args)
             await ended(task)
             if not task.cancelled():
                 task.exception()  # seen
@@ -103,8 +104,14 @@ class EngineSpeaker(Generic[Output]):
         history += arguments.pop("message_history", None) or ()
         # With a history the engine sends no system prompt of the agent's own, nor does it put that
         # back where there is another one: so the thread's go as instructions.
-        capabilities = [*(arguments.pop("capabilities", None) or ()), ReinjectSystemPrompt()]
+        capabilities: list[Any] = [
+            *(arguments.pop("capabilities", None) or ()),
+            ReinjectSystemPrompt(),
+        ]
         instructions = [*_listed(arguments.pop("instructions", None)), *system]
+        handler = arguments.pop("event_stream_handler", None)
+        if handler is not None:
+            capabilities.append(ProcessEventStream(handler))
         run: AgentRun[Any, Any] | None = None
         try:
             async with self._agent.iter(
@@ -118,6 +125,7 @@ class EngineSpeaker(Generic[Output]):
         finally:  # what was said stays, whatever ended it
             if run is not None:
                 exchange.take(run.all_messages(), run.new_messages(), run.usage)
+                exchange.take_partial()
         output: Any = final.output
         if final.tool_name is not None:
             exchange.structured = output if isinstance(output, str) else json_text(output)
@@ -131,8 +139,12 @@ class EngineSpeaker(Generic[Output]):
                 return node.data
             if EngineAgent.is_model_request_node(node) and listener.wants_text:
                 async with node.stream(run.ctx) as stream:
-                    async for event in stream:
-                        await listener.text(text_in(event))
+                    try:
+                        async for event in stream:
+                            await listener.text(text_in(event))
+                    except BaseException:  # the engine may be kept from putting it away
+                        exchange.partial = stream.response
+                        raise
             elif EngineAgent.is_call_tools_node(node):
                 exchange.take(run.all_messages(), run.new_messages(), run.usage)
                 await listener.replied()

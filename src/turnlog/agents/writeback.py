@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import anyio
 
 from turnlog.display import counted
-from turnlog.errors import InvalidTurn, TurnlogError, WritebackFailed
+from turnlog.errors import InvalidTurn, OutcomeUnknown, TurnlogError, WritebackFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,7 @@ class Writeback:
 
     Attributes:
         written: the turns that the thread has.
+        failed: why some could not be written.
 
     Raises:
         InvalidTurn: the mode is none of these.
@@ -50,6 +51,7 @@ class Writeback:
         self._thread = thread if mode else None
         self._eager = mode == "eager"
         self.written: tuple[Message, ...] = ()
+        self.failed: WritebackFailed | None = None
         if self._thread is not None:
             self._thread.check_may_append()
 
@@ -88,10 +90,13 @@ class Writeback:
     def _failed(
         self, thread: MemoryThread, turns: Sequence[Message], error: TurnlogError
     ) -> WritebackFailed:
+        unknown = isinstance(error, OutcomeUnknown)
+        hint = "open the thread again, and look whether it has them" if unknown else error.hint
         failed = WritebackFailed(
             thread.key,
             f"the run's {counted(len(turns), 'turn')} could not be written back ({error.what})",
-            f"they are in .turns of this error; {error.hint}",
+            f"they are in .turns of this error; {hint}",
         )
         failed.turns = tuple(turns)
+        self.failed = failed
         return failed

@@ -38,7 +38,8 @@ class _Loop:
         self.runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
 
     def __del__(self) -> None:
-        self.runner.close()
+        if not self.runner.get_loop().is_running():  # of a daemon thread, at the very end
+            self.runner.close()
 
 
 class _Loops(threading.local):
@@ -134,6 +135,10 @@ class _CtrlC:
         if task is not None and not task.done() and self.times <= _MOST_PRESSES:
             task.cancel()
             runner.run(asyncio.wait([task]))
+        elif task is not None:
+            # SystemExit leaves the loop before what is called at a task's end, such as what stops
+            # the threads of tools, for which the process would wait.
+            runner.run(asyncio.sleep(0))
 
 
 def refuse_in_loop(instead: str) -> None:

@@ -25,6 +25,7 @@ class Exchange:
         messages: the history, and what the run adds.
         usage: what the run has used.
         system: what the model is told to be; "" for nothing.
+        partial: what a stream of an engine's agent had brought when it was broken off.
         structured: the JSON text of a structured output, which an agent of the engine's gives by a
             tool, beside its text; "" where there is none.
     """
@@ -34,6 +35,7 @@ class Exchange:
         self.messages: list[ModelMessage] = list(history)
         self.usage: RunUsage = RunUsage()
         self.system: str = ""
+        self.partial: ModelResponse | None = None
         self.structured: str = ""
         self._begin = len(self.messages)
 
@@ -45,8 +47,10 @@ class Exchange:
     @property
     def response(self) -> str:
         """The reply, as text; where the last one only asked for tools, the last text before it."""
-        if self.structured:
-            return self.structured
+        return self.structured or whole_characters(self._said)
+
+    @property
+    def _said(self) -> str:
         responses = [message for message in self.new if isinstance(message, ModelResponse)]
         if not responses:
             return ""
@@ -83,6 +87,11 @@ class Exchange:
         self.messages.append(with_readable_arguments(response))
         self.usage.incr(response.usage)
         self.usage.requests += 1
+
+    def take_partial(self) -> None:
+        """Take what a broken stream had brought, where the engine did not."""
+        if self.partial is not None and not isinstance(self.messages[-1], ModelResponse):
+            self.messages.append(replace(self.partial, state="interrupted"))
 
     def take(
         self, messages: Sequence[ModelMessage], new: Sequence[ModelMessage], usage: RunUsage

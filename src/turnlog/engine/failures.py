@@ -40,7 +40,8 @@ def failing(subject: str, model: Model, listener: Listener) -> Generator[None]:
     except TurnlogError:
         raise
     except Exception as error:
-        if error is listener.raised:
+        raised = listener.raised
+        if raised is not None and (error is raised or error.__cause__ is raised):
             raise
         what, hint = explained(error, _name_of(model), model.system)
         raise ModelFailed(subject, what, hint) from error
@@ -66,6 +67,10 @@ def explained(error: Exception, name: str, system: str = "") -> tuple[str, str]:
         name: the model's name, for people.
         system: its provider, where that is known.
     """
+    if isinstance(error, ExceptionGroup):  # of several models, each of which failed
+        errors = cast("ExceptionGroup[Exception]", error).exceptions
+        each = [explained(one, str(getattr(one, "model_name", name))) for one in errors]
+        return "; ".join(what for what, _ in each), each[-1][1]
     if isinstance(error, ModelHTTPError):
         return _refused(error, name, system)
     if isinstance(error, ModelRequestTimeout):

@@ -14,6 +14,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 from weakref import finalize, ref
 
+import anyio
 import anyio.to_thread
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
@@ -64,6 +65,10 @@ class ModelChoice:
         self._model = model
         self._subject = subject
         self._made: dict[asyncio.AbstractEventLoop, tuple[Model, finalize[..., Any]]] = {}
+
+    def __reduce__(self) -> tuple[type[ModelChoice], tuple[object, str]]:
+        """Pickle and copy by the choice alone."""
+        return (ModelChoice, (self._model, self._subject))
 
     async def here(self) -> Model:
         """Give the model for the running loop. Raises as `made` does."""
@@ -137,7 +142,12 @@ async def made(model: object, subject: str) -> Model:
         MissingKey: its provider's key is not in the environment.
         MissingExtra: its provider's package is not installed.
     """
-    return await anyio.to_thread.run_sync(_made, model, subject, abandon_on_cancel=True)
+    if isinstance(model, Model) or model == OFFLINE:
+        return _made(cast("object", model), subject)
+    alone = anyio.CapacityLimiter(1)  # it must not wait for a thread behind tools that block
+    return await anyio.to_thread.run_sync(
+        _made, model, subject, abandon_on_cancel=True, limiter=alone
+    )
 
 
 def _made(model: object, subject: str) -> Model:

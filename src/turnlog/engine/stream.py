@@ -141,10 +141,11 @@ class TextStream(AsyncIterator[str], Generic[Output]):
             WritebackFailed: it could not be written.
         """
         self._closed = True
-        task, self._channel = self._task, None
-        if task is None or task.done():
+        task, channel, self._channel = self._task, self._channel, None
+        if task is None or (task.done() and channel is None):  # its end was told before
             return
-        task.cancel()
+        if not task.cancelling():
+            task.cancel()
         cancelled = await ended(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, WritebackFailed):  # any other nobody wants any more
