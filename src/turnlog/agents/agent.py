@@ -65,6 +65,8 @@ class Agent:
     ) -> None:
         """Make an agent; nothing is asked of a model yet."""
         subject = f"agent {name!r}"
+        if not isinstance(system, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidTurn(subject, f"system is of type {type(system).__name__}", "give a str")
         self.name: Final = name
         self.system: Final = system
         self.model: Final = model

@@ -134,6 +134,8 @@ async def arun(agent: Any, content: Any, /, **options: Any) -> Result[Any]:
     Cancelled, it writes back the input and what the assistant had said, and then goes on with the
     cancellation. The event loop never waits for the disk. Source: spec R19 to R24.
     """
+    if isinstance(agent, Conversation):
+        raise InvalidTurn("run", "a Conversation is no agent", "send it with turnlog.chat")
     return await _performing(agent, content, options)(None)
 
 
@@ -241,6 +243,10 @@ def _performing(
     if isinstance(subject, Agent):
         return subject.performing(content, cast("RunOptions", options))
     if isinstance(subject, Conversation):
+        if content is not None:
+            raise InvalidTurn(
+                "stream", "a conversation takes no input", "add it: conv.add(...), then stream that"
+            )
         return lambda give: answer(subject, cast("ChatOptions", options), give)
     if not isinstance(subject, AbstractAgent):
         raise InvalidTurn(

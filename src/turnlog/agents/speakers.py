@@ -22,7 +22,7 @@ from turnlog.engine.history import json_text, request_of, without_system
 from turnlog.engine.listener import call_began, call_ended
 from turnlog.engine.loop import Asking, converse, text_in
 from turnlog.engine.result import Output
-from turnlog.engine.shield import ended
+from turnlog.engine.shield import cancel, ended
 from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ class EngineSpeaker(Generic[Output]):
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError as cancellation:
-            if not task.cancelling():  # by the end of the loop, which cancels all tasks
-                task.cancel(*cancellation.args)
+            cancel(task, *cancellation.args)
             await ended(task)
             if not task.cancelled():
                 task.exception()  # seen

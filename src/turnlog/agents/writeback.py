@@ -79,6 +79,9 @@ class Writeback:
             lost = cause if isinstance(cause, TurnlogError) else None
         except TurnlogError as error:
             lost = error
+        except Warning:  # where warnings are errors: it comes after the append
+            self.written += tuple(new)
+            raise
         if lost is not None:
             failed = self._failed(self._thread, new, lost)
             failed.__context__ = cancelled

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 from turnlog.capability import Capability, require
+from turnlog.conversation import Conversation
 from turnlog.engine.blocking import run_blocking
 from turnlog.engine.exchange import Exchange
 from turnlog.engine.history import history_of, turns_in
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from pydantic_ai.models import Model
 
-    from turnlog.conversation import Conversation
 
 ToolMode: TypeAlias = Literal["auto", "none"]
 
@@ -138,6 +138,9 @@ async def answer(
 async def _asking(conversation: Conversation, options: ChatOptions) -> Asking:
     """Give how the model is asked."""
     subject = "conversation"
+    if not isinstance(conversation, Conversation):  # pyright: ignore[reportUnnecessaryIsInstance]
+        kind = type(conversation).__name__
+        raise InvalidTurn("chat", f"it was given a {kind}", "give a Conversation: mem.messages()")
     refuse_unknown(options, ChatOptions, "a chat")
     require(Capability.LLM, "llm/chat", subject)
     mode = options.get("tool_mode", "auto")
@@ -166,6 +169,7 @@ async def _asking(conversation: Conversation, options: ChatOptions) -> Asking:
 
 async def said(conversation: Conversation, content: str, options: ChatOptions) -> Conversation:
     """Give the conversation with what the user says and the model's reply."""
+    _check_said(content)
     return (await answer(conversation.add(content), options)).conversation
 
 
@@ -173,6 +177,12 @@ async def said_as(
     conversation: Conversation, system: str, content: str, options: ChatOptions
 ) -> Conversation:
     """Give the conversation with both, where the model has another system text for this once."""
+    _check_said(content)
     asked = conversation.filter(lambda message: message.role != "system").add(content)
     replied = (await answer(asked, {**options, "system": system})).conversation
     return conversation + replied[len(asked) - 1 :]
+
+
+def _check_said(content: object) -> None:
+    if isinstance(content, str) and not content.strip():
+        raise InvalidTurn("conversation", "what is said is empty", "give what the user says")

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, Required, TypeAlias, TypedDict
 
+from turnlog.errors import InvalidTurn
+
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
 
@@ -82,6 +84,9 @@ class Listener:
     ) -> None:
         """Listen with what is given."""
         self._on_text = [each for each in on_text if each is not None]
+        for each in (*self._on_text, on_tool_call):
+            if each is not None and not callable(each):  # pyright: ignore[reportUnnecessaryComparison]
+                raise InvalidTurn("run", f"{each!r} is not a function", "give on_text= a function")
         self._on_tool_call = on_tool_call
         self._on_reply = on_reply
         self.raised: BaseException | None = None  # by on_text: it is not the model's failure

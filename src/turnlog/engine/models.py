@@ -77,7 +77,7 @@ class ModelChoice:
             return cast("Model[Any]", model)
         loop = asyncio.get_running_loop()
         if loop not in self._made:
-            for closed in [each for each in self._made if each.is_closed()]:
+            for closed in [each for each in list(self._made) if each.is_closed()]:
                 self.forget(closed)
             model = await made(model, self._subject)
             if loop not in self._made:  # of two that made it at once, the first one's stays
@@ -211,6 +211,11 @@ def settings_of(
         InvalidTurn: an option is no good.
     """
     settings: dict[str, Any] = {}
+    if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
+        raise InvalidTurn(subject, f"max_tokens is {max_tokens!r}", "give a number, 1 or more")
+    for name, value in (("temperature", temperature), ("timeout", timeout)):
+        if value is not None and (not isinstance(value, int | float) or value < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidTurn(subject, f"{name} is {value!r}", "give a number, 0 or more")
     if reasoning_effort is not None:
         if reasoning_effort not in get_args(ReasoningEffort):
             raise InvalidTurn(

@@ -52,7 +52,8 @@ def _said(messages: Sequence[ModelMessage]) -> list[str]:
     ]
 
 
-def _respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:  # noqa: ARG001 - the engine's signature
+async def _respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    del info  # a coroutine, since the engine would have a function wait for a thread
     return ModelResponse([TextPart(reply_to(_said(messages)))])
 
 

@@ -21,3 +21,12 @@ async def ended(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
             except asyncio.CancelledError as error:
                 cancelled = error
     return cancelled
+
+
+def cancel(task: asyncio.Task[Any], *args: Any) -> None:
+    """Cancel a task, unless the end of the loop, which cancels all of them at once, has done so.
+
+    A second cancellation would break off what the task does about the first.
+    """
+    if not all(each.cancelling() for each in asyncio.all_tasks()):
+        task.cancel(*args)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
@@ -17,7 +18,7 @@ from weakref import WeakSet
 
 from turnlog.engine.blocking import refuse_in_loop, run_in
 from turnlog.engine.result import Output, Result
-from turnlog.engine.shield import ended
+from turnlog.engine.shield import cancel, ended
 from turnlog.errors import RunningLoop, WritebackFailed
 
 if TYPE_CHECKING:
@@ -131,8 +132,20 @@ class TextStream(AsyncIterator[str], Generic[Output]):
         if text is not None:
             return text
         self._channel = None
-        self._task.result()
+        if not self._closed:  # else the one who closed it gets to know
+            self._task.result()
         raise StopAsyncIteration
+
+    def refuse(self) -> None:
+        """Give nothing any more, where nothing was begun."""
+        self._closed = True
+
+    def stop(self) -> None:
+        """Have the run end, from any thread; `aclose` waits until it has."""
+        self._closed = True
+        task = self._task
+        if task is not None and not task.done():
+            task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def aclose(self) -> None:
         """End the run, if it has not ended, and wait until what it had said is written back.
@@ -144,8 +157,7 @@ class TextStream(AsyncIterator[str], Generic[Output]):
         task, channel, self._channel = self._task, self._channel, None
         if task is None or (task.done() and channel is None):  # its end was told before
             return
-        if not task.cancelling():
-            task.cancel()
+        cancel(task)
         cancelled = await ended(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, WritebackFailed):  # any other nobody wants any more
@@ -186,6 +198,7 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
 
     def __init__(self, perform: _Perform[Output]) -> None:
         """Prepare a run that takes the function to be called with each piece."""
+        self._perform = perform
         self._stream = TextStream(perform)
         self._lock = threading.RLock()
         self._runner: asyncio.Runner | None = None
@@ -218,22 +231,32 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
                 raise
 
     def close(self) -> None:
-        """End the run, as `TextStream.aclose` does. Blocks.
+        """End the run, as `TextStream.aclose` does. Blocks. May be called from any thread.
 
         Raises:
             WritebackFailed: what was said could not be written.
             RunningLoop: it is called where an event loop runs.
         """
-        with self._lock:
-            try:
-                if self._runner is not None:
-                    self._step(self._stream.aclose)
-            except RunningLoop:
-                raise
-            except BaseException:
-                self._end()
-                raise
+        if not self._lock.acquire(blocking=False):  # somebody waits for a piece
+            self._stream.stop()
+            self._lock.acquire()
+        try:
+            self._close()
+        finally:
+            self._lock.release()
+
+    def _close(self) -> None:
+        try:
+            if self._runner is not None:
+                self._step(self._stream.aclose)
+            else:
+                self._stream.refuse()
+        except RunningLoop:
+            raise
+        except BaseException:
             self._end()
+            raise
+        self._end()
 
     def _step(self, work: Callable[[], Coroutine[Any, Any, _Returned]]) -> _Returned:
         refuse_in_loop("the next piece of astream")
@@ -270,10 +293,20 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
         except RunningLoop:  # dropped in a loop, which must not wait for it
             threading.Thread(target=self.close, name="turnlog-stream").start()
 
+    def close_at_exit(self) -> None:
+        """End the run, unless a daemon thread is reading: that one ends with the process."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._close()
+            finally:
+                self._lock.release()
+
     def after_fork(self) -> None:
-        """In a forked child: leave the loop to the parent, whose selector it is too."""
-        _of_parent.append(self._runner)
-        self._runner = None
+        """In a forked child: leave the run and its loop to the parent, whose selector it is too."""
+        _of_parent.append((self._runner, self._stream))
+        self._lock, self._runner = threading.RLock(), None
+        self._stream = TextStream(self._perform)
+        self._stream.refuse()
 
 
 _of_parent: Final[list[object]] = []
@@ -282,7 +315,10 @@ _open: Final[WeakSet[BlockingTextStream[Any]]] = WeakSet()
 
 def _close_all() -> None:
     for stream in list(_open):
-        stream.close()
+        try:
+            stream.close_at_exit()
+        except Exception as error:  # noqa: BLE001 - the others are to be closed too
+            sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _after_fork() -> None:
