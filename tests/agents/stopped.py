@@ -73,35 +73,40 @@ def done(process: Process) -> Done:
 
 
 def asks(  # noqa: PLR0913, PLR0917 - a command's words
-    root: str, kind: str, model: str, how: str, store: str, presses: str
+    root: str, kind: str, model: str, hows: str, store: str, presses: str
 ) -> None:
-    """Ask the agent, and say how it ended; save what a failing store did not take.
+    """Ask the agent in several ways; say how each ended, and save what a failing store did not.
 
     Args:
-        root: of the memory.
+        root: of the memory; each way has a thread of its name.
         kind: of the agent.
         model: its model's name.
-        how: one of HOW.
+        hows: the ways, names of HOW with spaces between them.
         store: "good", or "failing" at its next sync.
         presses: how often Ctrl-C is pressed while the store writes.
     """
-    befores = Together()
+    agent, befores = AGENTS[kind](model), Together()
     with Memory(JsonlStore(root, system=Watched(befores))) as memory:
-        mem = memory.open("t")
-        befores.befores.append(_Presses(int(presses)))
-        if store == "failing":
-            befores.befores.append(Fails("sync", errno.EIO))
-        hears = _Hears()
-        try:
-            HOW[how](AGENTS[kind](model), mem, hears)
-        except BaseException as error:  # noqa: BLE001 - it is what the test looks at
-            lost = error.__cause__
-            say(f"raised {type(error).__name__}")
-            if isinstance(lost, WritebackFailed):
-                say(f"because of WritebackFailed with {turns_of(lost.turns)}")
-                mem.extend(lost.turns)
-        gc.collect()
-        hears.end()
+        for how in hows.split():
+            mem, hears = memory.open(how), _Hears()
+            befores.befores = [_Presses(int(presses))]
+            if store == "failing":
+                befores.befores.append(Fails("sync", errno.EIO))
+            try:
+                HOW[how](agent, mem, hears)
+            except BaseException as error:  # noqa: BLE001 - it is what the test looks at
+                _tell(error, mem)
+            gc.collect()
+            hears.end()
+
+
+def _tell(error: BaseException, mem: MemoryThread) -> None:
+    lost = error.__cause__
+    because = ""
+    if isinstance(lost, WritebackFailed):
+        because = f" from WritebackFailed with {turns_of(lost.turns)}"
+        mem.extend(lost.turns)
+    say(f"raised {type(error).__name__}{because}")
 
 
 class _Presses:

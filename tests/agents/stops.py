@@ -68,8 +68,9 @@ def watched(
             return await main()
         finally:
             await _settle()
-            left = [repr(task.get_coro()) for task in _others()]
-            assert [name for name in left if not besides or besides not in name] == []
+            left = [repr(task) for task in _others()]
+            left = [task for task in left if not besides or besides not in task]
+            assert left == [], f"tasks are left running: {left}"
 
     gc.freeze()  # to collect what comes from here on is quick then
     try:
@@ -89,7 +90,7 @@ async def _settle() -> None:
     for turn in range(50):
         gc.collect()
         await asyncio.sleep(0)
-        if turn > 3 and not _others():
+        if turn > 1 and not _others():
             return
 
 

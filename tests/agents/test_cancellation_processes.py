@@ -20,17 +20,30 @@ if TYPE_CHECKING:
 
     from replies import Body
     from ways import Make
+    from writers import Process
 
 
-@pytest.fixture
-def gate(provider: Provider) -> Gate:
-    """Have the provider stop in the middle of its reply."""
-    gate = Gate()
-    provider.script(Reply("It is ", gate, "paid."))
-    return gate
+def half_a_reply(_: Body) -> Reply:
+    """Stop in the middle of each reply."""
+    return Reply("It is ", Gate(), "paid.")
 
 
 # ---- Ctrl-C ----
+
+
+def interrupted(provider: Provider, process: Process, hows: list[str]) -> list[str]:
+    """Interrupt a program once in the middle of each reply; give what it says of that."""
+    said: list[str] = []
+    for number, _ in enumerate(hows):
+        assert [line(process), line(process)] == ["heard It is ", "waits"]
+        process.send_signal(signal.SIGINT)
+        said.append(line(process))
+        provider.calls[number].disconnected.expect()
+    assert done(process) == Done(0, [], "")
+    return said
+
+
+PLAIN = ["on_text", "stream", "block"]
 
 
 @pytest.mark.parametrize("kind", AGENTS)
@@ -45,55 +58,44 @@ def test_ctrl_c_before_the_first_byte(
         process.send_signal(signal.SIGINT)
         assert done(process) == Done(0, ["raised KeyboardInterrupt"], "")
     provider.calls[0].disconnected.expect()
-    assert kept(root) == [INPUT]
+    assert kept(root, "run") == [INPUT]
 
 
-@pytest.mark.parametrize("how", ["on_text", "asyncio", "stream", "block"])
 @pytest.mark.parametrize("kind", AGENTS)
-@pytest.mark.usefixtures("gate")
-def test_ctrl_c(provider: Provider, model: str, kind: str, how: str, root: Path) -> None:
+def test_ctrl_c(provider: Provider, model: str, kind: str, root: Path) -> None:
     """Ctrl-C in the middle of a reply ends the run, and what was heard is kept (R23, A02)."""
-    with stopping("asks", root, kind, model, how, "good", 0) as process:
-        assert [line(process), line(process)] == ["heard It is ", "waits"]
-        process.send_signal(signal.SIGINT)
-        assert done(process) == Done(0, ["raised KeyboardInterrupt"], "")
-    provider.calls[0].disconnected.expect()
-    assert kept(root) == [INPUT, PARTIAL]
+    provider.reply = half_a_reply
+    hows = ["asyncio", *PLAIN]
+    with stopping("asks", root, kind, model, " ".join(hows), "good", 0) as process:
+        said = interrupted(provider, process, hows)
+    assert said == ["raised KeyboardInterrupt"] * 4
+    assert [kept(root, how) for how in hows] == [[INPUT, PARTIAL]] * 4
 
 
-@pytest.mark.parametrize("how", ["on_text", "stream", "block"])
 @pytest.mark.parametrize("kind", AGENTS)
-@pytest.mark.usefixtures("gate")
 def test_ctrl_c_again_while_the_store_writes(
-    one_model: str, kind: str, how: str, root: Path
+    provider: Provider, one_model: str, kind: str, root: Path
 ) -> None:
     """A second Ctrl-C, and a third, do not break off what the first one has written (A05)."""
-    with stopping("asks", root, kind, one_model, how, "good", 2) as process:
-        assert [line(process), line(process)] == ["heard It is ", "waits"]
-        process.send_signal(signal.SIGINT)
-        assert done(process) == Done(0, ["raised KeyboardInterrupt"], "")
-    assert kept(root) == [INPUT, PARTIAL]
+    provider.reply = half_a_reply
+    with stopping("asks", root, kind, one_model, " ".join(PLAIN), "good", 2) as process:
+        said = interrupted(provider, process, PLAIN)
+    assert said == ["raised KeyboardInterrupt"] * 3
+    assert [kept(root, how) for how in PLAIN] == [[INPUT, PARTIAL]] * 3
 
 
-@pytest.mark.parametrize("how", ["on_text", "stream", "block"])
 @pytest.mark.parametrize("kind", AGENTS)
 @pytest.mark.parametrize("again", [0, 2])
-@pytest.mark.usefixtures("gate")
 def test_ctrl_c_and_not_written(
-    one_model: str, kind: str, how: str, again: int, root: Path
+    provider: Provider, one_model: str, kind: str, again: int, root: Path
 ) -> None:
     """Where the store fails after Ctrl-C, KeyboardInterrupt comes with the error as its cause."""
-    with stopping("asks", root, kind, one_model, how, "failing", again) as process:
-        assert [line(process), line(process)] == ["heard It is ", "waits"]
-        process.send_signal(signal.SIGINT)
-        because = f"because of WritebackFailed with {[INPUT, PARTIAL]}"
-        assert done(process) == Done(0, ["raised KeyboardInterrupt", because], "")
-    assert kept(root) == [INPUT, PARTIAL]
-
-
-def half_a_reply(_: Body) -> Reply:
-    """Stop in the middle of each reply."""
-    return Reply("It is ", Gate(), "paid.")
+    provider.reply = half_a_reply
+    with stopping("asks", root, kind, one_model, " ".join(PLAIN), "failing", again) as process:
+        said = interrupted(provider, process, PLAIN)
+    lost = f"raised KeyboardInterrupt from WritebackFailed with {[INPUT, PARTIAL]}"
+    assert said == [lost] * 3
+    assert [kept(root, how) for how in PLAIN] == [[INPUT, PARTIAL]] * 3
 
 
 @pytest.mark.parametrize("kind", AGENTS)
@@ -114,18 +116,20 @@ def test_second_ctrl_c_at_each_line(
 
 @pytest.mark.parametrize("how", ["stream", "astream"])
 @pytest.mark.parametrize("kind", AGENTS)
-@pytest.mark.usefixtures("gate")
-def test_left_at_the_end_of_the_program(one_model: str, kind: str, how: str, root: Path) -> None:
+def test_left_at_the_end_of_the_program(
+    provider: Provider, one_model: str, kind: str, how: str, root: Path
+) -> None:
     """A stream that is left early, and still held when the program ends, is kept (R23, A02)."""
+    provider.reply = half_a_reply
     with stopping("leaves", root, kind, one_model, how) as process:
         assert done(process) == Done(0, ["It is "], "")
     assert kept(root) == [INPUT, PARTIAL]
 
 
 @pytest.mark.parametrize("kind", AGENTS)
-@pytest.mark.usefixtures("gate")
-def test_exit_in_the_middle(one_model: str, kind: str, root: Path) -> None:
+def test_exit_in_the_middle(provider: Provider, one_model: str, kind: str, root: Path) -> None:
     """A program that exits in the middle of a reply keeps what was heard (R23)."""
+    provider.reply = half_a_reply
     with stopping("exits", root, kind, one_model) as process:
         assert done(process) == Done(3, [], "")
     assert kept(root) == [INPUT, PARTIAL]
@@ -151,15 +155,13 @@ def test_killed(provider: Provider, one_model: str, kind: str, end: str, root: P
 # ---- the next one ----
 
 
-@pytest.mark.usefixtures("gate")
 def test_the_next_process_remembers(provider: Provider, model: str, make: Make, root: Path) -> None:
     """After Ctrl-C, another process sends what was said on, the partial text too (R24, A03)."""
+    provider.script(half_a_reply)
     with stopping("asks", root, "ours", model, "on_text", "good", 0) as process:
-        assert [line(process), line(process)] == ["heard It is ", "waits"]
-        process.send_signal(signal.SIGINT)
-        assert done(process).status == 0
+        interrupted(provider, process, ["on_text"])
     with Memory(root) as memory:
-        turnlog.run(make(model), "Any update?", memory=memory.open("t"))
+        turnlog.run(make(model), "Any update?", memory=memory.open("on_text"))
     assert turns(provider.requests[1]) == [
         ("user", QUESTION),
         ("assistant", "It is "),

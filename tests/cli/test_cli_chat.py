@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import resource
 import signal
@@ -237,6 +238,24 @@ def test_a_pipe_that_is_not_utf_8(invoke: Invoke, root: Path) -> None:
     assert len(kept(root)) == 2
 
 
+def test_a_pipe_into_a_talk_that_is_seen(root: Path, provider: Provider) -> None:
+    """From a pipe to a terminal only the reply is shown, and does not steer the terminal."""
+    provider.script("\x1b[31mHello.")
+    master, slave = pty.openpty()
+    done = subprocess.run(
+        [*COMMAND, "chat", "s/t", "--model", MODELS["anthropic"]],
+        input=b"Hi\n",
+        stdout=slave,
+        stderr=subprocess.PIPE,
+        env=environment(root),
+        check=False,
+        timeout=60,
+    )
+    os.close(slave)
+    with open(master, "rb", buffering=0) as seen:
+        assert (done.returncode, done.stderr, seen.read(1000)) == (0, b"", b"\\x1b[31mHello.\r\n")
+
+
 def test_a_closed_standard_input_is_an_error(root: Path) -> None:
     """Where the shell closed standard input, there is nobody to talk with."""
     script = '"$@" chat t --model offline <&-'
@@ -441,6 +460,7 @@ def test_ctrl_c_stops_a_reply_and_keeps_it(root: Path, provider: Provider, model
         person.type("Any update?\n")
         status, shown = leave(person, "Yes, paid.\n\n")
     assert status == 0
+    assert shown.startswith(f"s/t with {model}; Ctrl-C stops a reply, Ctrl-D leaves\n")
     assert "> Is it paid?\nIt is ^C\nstopped; the reply is kept up to here\n\n> Any" in shown
     said = [("user", "Is it paid?"), ("assistant", "It is "), ("user", "Any update?")]
     assert turns(provider.requests[1]) == said
@@ -455,7 +475,7 @@ def test_ctrl_c_before_the_reply_keeps_the_message(root: Path, provider: Provide
         person.type("Is it paid?\n")
         gate.reached.expect()
         press_ctrl_c(person)
-        person.wait_for("stopped; your message is kept, without a reply\n\n> ")
+        person.wait_for("\n> Is it paid?\n^C\nstopped; your message is kept, without a reply\n\n> ")
         status, shown = leave(person)
     assert (status, "Traceback" in shown) == (0, False)
     assert kept(root) == [("user", "Is it paid?")]
@@ -506,7 +526,7 @@ def test_a_failure_does_not_end_a_talk(root: Path, provider: Provider) -> None:
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_a_person_types_utf_8_whatever_the_locale(root: Path, locale: str) -> None:
     """What is typed is UTF-8, whatever the locale is (C14)."""
-    with talking(root, LC_ALL=locale) as person:
+    with talking(root, LC_ALL=locale, PYTHONCOERCECLOCALE="0", PYTHONUTF8="0") as person:
         person.type("Łódź 국어\n")
         assert leave(person, "our first turn.\n\n")[0] == 0
     assert kept(root)[0] == ("user", "Łódź 국어")
