@@ -93,10 +93,11 @@ def _agent(model: str | None, system: str) -> tuple[str, Agent]:
         raise MissingExtra.of(_NAME, "agents") from error
     name = _of_a_key() if model is None else model
     try:
-        ready = run_blocking(lambda: made(name, _NAME), "made")
+        # Now, and not when somebody has typed a line; the agent makes its own.
+        run_blocking(lambda: made(name, _NAME), "made")
     except (UnknownModel, MissingKey) as error:
         raise click.UsageError(words(error)) from None
-    return name, Agent(name=_NAME, system=system, model=ready)
+    return name, Agent(name=_NAME, system=system, model=name)
 
 
 def _of_a_key() -> str:
