@@ -152,7 +152,7 @@ def test_a_pipe_gets_the_replies_and_nothing_else(root: Path) -> None:
 def test_a_provider_is_sent_the_turns_and_the_system_text(
     root: Path, provider: Provider, model: str
 ) -> None:
-    """A second process sends what the first one left, and --system, which is not kept (R20)."""
+    """A second process sends what the first one left, and --system, which is not kept (R24)."""
     provider.script("Looking.", "Paid.")
     for line, reply in ("Is it paid?", "Looking."), ("Any update?", "Paid."):
         done = piped(
@@ -181,7 +181,7 @@ def test_a_pipe_gets_pieces_as_they_come(root: Path, provider: Provider) -> None
 
 
 def test_a_run_that_fails_does_not_end_a_pipe(root: Path, provider: Provider) -> None:
-    """A failure is told in words, the lines after it are answered, and the status is 1 (R23)."""
+    """A failure is told in words, the lines after it are answered, and the status is 1 (A08)."""
     provider.script(Failure(400, "Too odd."), Reply("It is ", Broken()), "Fine.")
     done = piped(root, "chat", "s/t", "--model", MODELS["anthropic"], stdin=b"One\nTwo\nThree\n")
     assert (done.status, done.out) == (1, "It is \nFine.\n")
@@ -200,7 +200,7 @@ def test_a_run_that_fails_does_not_end_a_pipe(root: Path, provider: Provider) ->
 
 
 def test_ctrl_c_ends_a_pipe_and_keeps_the_reply(root: Path, provider: Provider) -> None:
-    """SIGINT in the middle of a reply keeps what was said and ends the command: 130 (R22)."""
+    """SIGINT in the middle of a reply keeps what was said and ends the command: 130 (R23)."""
     provider.script(Reply("It is ", Gate(), "paid."))
     with in_pipes(root, MODELS["anthropic"]) as process:
         say(process, "Is it paid?")
@@ -404,7 +404,7 @@ def test_a_reply_that_cannot_be_kept_ends_the_chat(root: Path, provider: Provide
 
 
 def test_a_stopped_reply_that_cannot_be_kept_ends_the_chat(root: Path, provider: Provider) -> None:
-    """Where what was said before Ctrl-C cannot be kept, that is not passed over (R22)."""
+    """Where what was said before Ctrl-C cannot be kept, that is not passed over (R23)."""
     provider.script(Reply("It is ", Gate(), "paid."))
     with in_pipes(root, MODELS["anthropic"], full(root)) as process:
         say(process, "Is it paid?")
@@ -448,7 +448,7 @@ def test_the_last_twenty_turns_are_shown(root: Path) -> None:
 
 @both_wires
 def test_ctrl_c_stops_a_reply_and_keeps_it(root: Path, provider: Provider, model: str) -> None:
-    """Ctrl-C stops a reply on its way, keeps it as interrupted, and the talk goes on (R22, A01)."""
+    """Ctrl-C stops a reply on its way, keeps it as interrupted, and the talk goes on (A02, A03)."""
     gate = Gate()
     provider.script(Reply("It is ", gate, "paid."), "Yes, paid.")
     with talking(root, model) as person:
@@ -468,7 +468,7 @@ def test_ctrl_c_stops_a_reply_and_keeps_it(root: Path, provider: Provider, model
 
 
 def test_ctrl_c_before_the_reply_keeps_the_message(root: Path, provider: Provider) -> None:
-    """Ctrl-C before the reply's first byte keeps what the person said (R22)."""
+    """Ctrl-C before the reply's first byte keeps what the person said (A01)."""
     gate = Gate()
     provider.script(Reply(gate, "It is paid."))
     with talking(root, MODELS["anthropic"]) as person:

@@ -50,7 +50,15 @@ POINTS: Final = re.compile(r"\bContract (\d+(?:(?:, | and )\d+)*)")
 
 API: Final = text_of(DOCS / "api.md")
 # Public for turnlog's own modules.
-INTERNAL: Final = {"over", "end", "tell", "after_fork", "check_may_append", "performing"}
+INTERNAL: Final = {
+    "over",
+    "end",
+    "tell",
+    "after_fork",
+    "close_at_exit",
+    "check_may_append",
+    "performing",
+}
 
 REQUIRED: Final = {
     *(f"R{n}" for n in range(1, 25)),

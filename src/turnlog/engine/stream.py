@@ -136,12 +136,8 @@ class TextStream(AsyncIterator[str], Generic[Output]):
             self._task.result()
         raise StopAsyncIteration
 
-    def refuse(self) -> None:
-        """Give nothing any more, where nothing was begun."""
-        self._closed = True
-
     def stop(self) -> None:
-        """Have the run end, from any thread; `aclose` waits until it has."""
+        """Have the run end, and give no piece any more. Does not wait; from any thread."""
         self._closed = True
         task = self._task
         if task is not None and not task.done():
@@ -250,7 +246,7 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
             if self._runner is not None:
                 self._step(self._stream.aclose)
             else:
-                self._stream.refuse()
+                self._stream.stop()
         except RunningLoop:
             raise
         except BaseException:
@@ -306,7 +302,7 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
         _of_parent.append((self._runner, self._stream))
         self._lock, self._runner = threading.RLock(), None
         self._stream = TextStream(self._perform)
-        self._stream.refuse()
+        self._stream.stop()
 
 
 _of_parent: Final[list[object]] = []
