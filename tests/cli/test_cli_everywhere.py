@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import at_terminal, piped
+from processes import at_terminal, piped, terminal
 from stored import MANY, many_turns
 
 from turnlog import Memory
@@ -43,6 +43,16 @@ def to_a_person(root: Path, *args: object, status: int = 0, typed: str = "") -> 
     """Run a command at a terminal; give what was seen."""
     ended, shown = at_terminal(root, *args, typed=typed)
     assert (ended, "Traceback" in shown) == (status, False), shown[-2000:]
+    return seen(shown)
+
+
+def with_a_person(root: Path, *args: object) -> str:
+    """Run a chat that a person leaves at its first prompt; give what was seen."""
+    with terminal(root, *args) as person:
+        person.wait_for("> ")
+        person.type("\x04")
+        ended, shown = person.end()
+    assert (ended, "Traceback" in shown) == (0, False), shown[-2000:]
     return seen(shown)
 
 
@@ -85,6 +95,19 @@ def big_append(root: Path, file: Path) -> None:
     """Append says where it stands, to a person."""
     assert in_a_pipe(root, "append", "big", "One more.") == ("", "")
     assert to_a_person(root, "append", "big", "And one.") == "appended turn 100001 of default/big\n"
+    assert file.read_bytes().count(b"\n") == MANY + 2
+
+
+def big_chat(root: Path, file: Path) -> None:
+    """Chat sends them all, and shows a person the last twenty."""
+    chat = ("chat", "big", "--model", "offline")
+    shown = with_a_person(root, *chat)
+    assert shown.startswith("99,980 earlier turns: turnlog show default/big\n")
+    assert re.findall(r"^This is turn (\d+)\.$", shown, re.MULTILINE) == [
+        *map(str, range(MANY - 20, MANY))
+    ]
+    out, err = in_a_pipe(root, *chat, stdin=b"Hi\n")
+    assert ("You wrote 50000 times before" in out, err) == (True, "")
     assert file.read_bytes().count(b"\n") == MANY + 2
 
 
@@ -177,6 +200,17 @@ def hurt_append(root: Path, file: Path) -> None:
     assert said.endswith("appended turn 3 of default/hurt\n")
 
 
+def hurt_chat(root: Path, file: Path) -> None:
+    """Chat goes on from the turns that can be read, and sets the torn end aside when it opens."""
+    chat = ("chat", "hurt", "--model", "offline")
+    out, err = in_a_pipe(root, *chat, stdin=b"Hi\n")
+    assert ('first: "The first."' in out, err.count("Warning")) == (True, 2)
+    assert file.with_name("hurt.jsonl.torn").exists()
+    shown = with_a_person(root, *chat)
+    assert shown.startswith(DAMAGE)
+    assert "user\nThe first.\n\nassistant\nThe second.\n\nuser  " in shown
+
+
 def hurt_export(root: Path, _: Path) -> None:
     """Export gives the turns that can be read, and warns."""
     out, err = in_a_pipe(root, "export", "hurt", "--format", "markdown")
@@ -221,6 +255,7 @@ def hurt_rm(root: Path, file: Path) -> None:
 
 BIG = {
     "append": big_append,
+    "chat": big_chat,
     "completion": completion,
     "doctor": big_doctor,
     "export": big_export,
@@ -233,6 +268,7 @@ BIG = {
 }
 HURT = {
     "append": hurt_append,
+    "chat": hurt_chat,
     "completion": completion,
     "doctor": hurt_doctor,
     "export": hurt_export,
