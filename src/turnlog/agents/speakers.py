@@ -22,7 +22,7 @@ from turnlog.engine.history import json_text, request_of, without_system
 from turnlog.engine.listener import call_began, call_ended
 from turnlog.engine.loop import Asking, converse, text_in
 from turnlog.engine.result import Output
-from turnlog.engine.shield import cancel, ended
+from turnlog.engine.shield import cancel, ended, opened
 from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LoopSpeaker:
         asking = await self._asking(given.subject)
         exchange.system = self._system
         exchange.ask(request_of(str(given.content), given.at))
-        async with asking.model:
+        async with opened(asking.model):
             await converse(exchange, asking, listener)
         return exchange.response
 

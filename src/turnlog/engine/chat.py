@@ -19,6 +19,7 @@ from turnlog.engine.loop import DEFAULT_MAX_TURNS, Asking, check_turns, converse
 from turnlog.engine.models import DEFAULT_MAX_TOKENS, ReasoningEffort, made, settings_of
 from turnlog.engine.options import refuse_unknown
 from turnlog.engine.result import Result
+from turnlog.engine.shield import opened
 from turnlog.engine.tools import Toolbox
 from turnlog.errors import InvalidTurn, RunFailed
 
@@ -118,7 +119,7 @@ async def answer(
     exchange.system = options.get("system", "")
     on_text = [options.get("on_text"), give]
     try:
-        async with asking.model:
+        async with opened(asking.model):
             await converse(exchange, asking, Listener(on_text, options.get("on_tool_call")))
     except RunFailed as error:
         error.messages = tuple(exchange.messages)

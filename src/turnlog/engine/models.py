@@ -119,7 +119,8 @@ def fitted(settings: ModelSettings, model: Model) -> ModelSettings:
     Anthropic's older models are given a budget of tokens to think, which counts among the reply's:
     as many more may be used.
     """
-    level, limit = settings.get("thinking"), settings.get("max_tokens")
+    given = cast("dict[str, Any]", settings)
+    level, limit = given.get("thinking"), given.get("max_tokens")
     if not level or limit is None or model.system != "anthropic":
         return settings
     profile = cast("AnthropicModelProfile", model.profile)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from pydantic_ai.models import Model
 
 
 async def ended(task: asyncio.Task[Any]) -> asyncio.CancelledError | None:
@@ -30,3 +36,17 @@ def cancel(task: asyncio.Task[Any], *args: Any) -> None:
     """
     if not all(each.cancelling() for each in asyncio.all_tasks()):
         task.cancel(*args)
+
+
+@asynccontextmanager
+async def opened(model: Model) -> AsyncGenerator[None]:
+    """Open a model, and close it whatever cancels meanwhile: cut short, it would never be closed."""
+    await model.__aenter__()
+    try:
+        yield
+    finally:
+        closing = asyncio.ensure_future(model.__aexit__(None, None, None))
+        cancelled = await ended(closing)
+        closing.result()
+        if cancelled is not None:
+            raise cancelled
