@@ -40,7 +40,7 @@ def cancel(task: asyncio.Task[Any], *args: Any) -> None:
 
 @asynccontextmanager
 async def opened(model: Model) -> AsyncGenerator[None]:
-    """Open a model, and close it whatever cancels meanwhile: cut short, it would never be closed."""
+    """Open a model, and close it whatever cancels meanwhile: else it would never be closed."""
     await model.__aenter__()
     try:
         yield
