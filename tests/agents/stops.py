@@ -245,11 +245,11 @@ class _Clock:
 
     async def _put_forward(self, when: Signal) -> None:
         await when.aexpect()
-        self._loop.time = lambda: self._real() + _LONG  # type: ignore[method-assign]
+        self._loop.time = lambda: self._real() + _LONG
 
     async def back(self) -> None:
         await self._task
-        self._loop.time = self._real  # type: ignore[method-assign]
+        self._loop.time = self._real
 
 
 async def by_cancel(work: Work, when: Signal) -> None:
