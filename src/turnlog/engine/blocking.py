@@ -77,7 +77,7 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, _Returned]], instead: st
 
 def run_in(runner: asyncio.Runner, work: Callable[[], Coroutine[Any, Any, _Returned]]) -> _Returned:
     """Run an async function to its end in a loop. Raises as `run_blocking` does."""
-    with _CtrlC() as pressed:
+    with _CtrlC(runner.get_loop()) as pressed:
         try:
             result = runner.run(pressed.cancelling(work()), context=contextvars.copy_context())
         except BaseException as error:
@@ -98,29 +98,32 @@ class _CtrlC:
     handler of somebody else's is left alone, and raises if it does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.times = 0
+        self._loop = loop
         self._taken = False
         self._task: asyncio.Task[Any] | None = None
 
     def __enter__(self) -> Self:
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            with suppress(ValueError):  # a subinterpreter has no signals
+            with suppress(ValueError, RuntimeError, NotImplementedError):  # where there is none
+                # For it wakes the loop, also where the signal comes as that is about to wait.
+                self._loop.add_signal_handler(signal.SIGINT, lambda: None)
                 signal.signal(signal.SIGINT, self._press)
                 self._taken = True
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._taken:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._loop.remove_signal_handler(signal.SIGINT)  # gives it back to Python's own
 
     def _press(self, number: int, frame: FrameType | None) -> None:
         self.times += 1
         if self.times > _MOST_PRESSES:
             signal.default_int_handler(number, frame)
         if self._task is not None:
-            self._task.get_loop().call_soon_threadsafe(self._task.cancel)  # wakes the loop, too
+            self._loop.call_soon_threadsafe(self._task.cancel)
 
     async def cancelling(self, work: Coroutine[Any, Any, _Returned]) -> _Returned:
         """Await what is to be cancelled by Ctrl-C."""
