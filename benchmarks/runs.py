@@ -36,8 +36,8 @@ def run_rows(root: Path, repetitions: int, runs: int, long: int) -> Iterator[Row
         times = asyncio.run(_overheads(memory, repetitions, runs))
         added, without = zip(*times, strict=True)
         yield Row(
-            f"memory= on a run, a thread of {_SEEDED} turns",
-            f"{duration(max(0.0, median(added)))} more",
+            f"memory= adds to a run, a thread of {_SEEDED} turns",
+            duration(max(0.0, median(added))),
             f"the same run without it, and one append: {duration(median(without))}",
             "",
             at_most(2, 1000 * median(added), " ms"),

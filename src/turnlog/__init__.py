@@ -161,4 +161,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """List what is public, also what was not imported yet."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__} - {"Final", "TYPE_CHECKING", "annotations"})

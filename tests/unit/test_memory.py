@@ -148,6 +148,7 @@ def test_dropped_threads_are_let_go(root: Path) -> None:
 
 def test_a_dropped_memory_leaves_no_thread_and_no_file_open(root: Path) -> None:
     """A memory that nobody holds any more closes itself."""
+    others = set(threading.enumerate())  # of memories that other tests left
 
     async def main() -> None:
         memory = Memory(root)
@@ -155,7 +156,7 @@ def test_a_dropped_memory_leaves_no_thread_and_no_file_open(root: Path) -> None:
 
     asyncio.run(main())
     gc.collect()
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - others:
         if thread.name == "turnlog":
             thread.join()
     opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
