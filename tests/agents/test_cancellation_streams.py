@@ -353,6 +353,7 @@ def agent(provider: Provider, one_model: str, make: Make) -> Any:
 
 @pytest.mark.parametrize("listening", LISTENING)
 @pytest.mark.parametrize("cancelled", [True, False])
+@pytest.mark.parametrize("make", [ours])  # the engine's makes its client anew, in the loop
 def test_the_loop_is_never_blocked(  # noqa: PLR0913 - the fixtures
     provider: Provider,
     agent: Any,
