@@ -20,6 +20,7 @@ from stops import (
     turns_of,
     until,
 )
+from ways import ours
 
 import turnlog
 from turnlog import Memory
