@@ -100,6 +100,6 @@ def _seeding_row(thread: turnlog.MemoryThread, repetitions: int) -> Row:
         f"seed a run from a thread of {len(thread):,} turns",
         duration(median(seedings)),
         f"pydantic-ai's own messages from their JSON: {duration(median(loads))}",
-        f"{ratio(loads, seedings):.1f} times as fast",
+        f"{ratio(loads, seedings):.1f} x the speed",
         at_most(50, 1000 * median(seedings), " ms"),
     )
