@@ -6,20 +6,22 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import datetime as dt
 import json
 import os
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 
-from writers import ready, running, say
+from writers import go, line, ready, running, say
 
 import turnlog
 from turnlog import Memory, MemoryThread, Message
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 # ---- what a test calls ----
 
+_SHOWN = "shown"
 Reopened: TypeAlias = Callable[..., list[Message]]
 
 program: Callable[..., AbstractContextManager[Process]] = partial(running, program=__file__)
@@ -40,10 +43,20 @@ program: Callable[..., AbstractContextManager[Process]] = partial(running, progr
 
 def reopened_in_a_new_process(root: Path, id: str, namespace: str = "default") -> list[Message]:
     """Give the turns that a new process finds in a thread, which may not be damaged or torn."""
-    with program("show", root, namespace, id) as process:
-        out, _ = process.communicate(timeout=100)
-    assert process.returncode == 0
-    return [_message(json.loads(line)) for line in out.splitlines()]
+    process = _shower()
+    go(process, json.dumps([str(root), namespace, id]))
+    found: list[Message] = []
+    while (shown := line(process)) != _SHOWN:
+        found.append(_message(json.loads(shown)))
+    return found
+
+
+@cache
+def _shower() -> Process:
+    """Start the program that forks a process for each thread to show; it ends with this one."""
+    everything = ExitStack()
+    atexit.register(everything.close)
+    return everything.enter_context(program("shows"))
 
 
 @dataclass(frozen=True)
@@ -75,7 +88,20 @@ def _message(turn: dict[str, Any]) -> Message:
 # ---- the programs ----
 
 
-def show(root: str, namespace: str, id: str) -> None:
+def shows() -> None:
+    """Fork a process for each line on stdin, which names a thread, and show that thread."""
+    for asked in sys.stdin:
+        if child := os.fork():
+            _, status = os.waitpid(child, 0)
+            if status:
+                break
+            say(_SHOWN)
+        else:
+            _show(*json.loads(asked))
+            os._exit(0)
+
+
+def _show(root: str, namespace: str, id: str) -> None:
     """Write a thread's turns, a line each."""
     with Memory(root) as memory:
         for message in memory.open(id, namespace).messages():

@@ -272,5 +272,6 @@ def exits(root: str, kind: str, model: str) -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()  # as in `stops.watched`
     _, what, *arguments = sys.argv
     globals()[what](*arguments)

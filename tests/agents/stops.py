@@ -73,10 +73,12 @@ def watched(
             assert left == [], f"tasks are left running: {left}"
 
     gc.freeze()  # to collect what comes from here on is quick then
+    gc.disable()  # the SDKs' generators, which are left to it, do not bear it in another thread
     try:
         return asyncio.run(watching())
     finally:
         gc.collect()
+        gc.enable()
         gc.unfreeze()
         assert not complaints, f"nobody saw an error: {complaints}"
         left = _our_threads() - before - set(busy)

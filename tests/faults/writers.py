@@ -53,10 +53,10 @@ def result(what: str, *args: object, under: Sequence[str] = ()) -> list[str]:
     return out.splitlines()
 
 
-def go(process: Process) -> None:
+def go(process: Process, line: str = "go") -> None:
     """Let a program go on that waits for a line."""
     assert process.stdin is not None
-    process.stdin.write("go\n")
+    process.stdin.write(f"{line}\n")
     process.stdin.flush()
 
 
