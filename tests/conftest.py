@@ -1,20 +1,26 @@
-"""What all the tests share: a memory of their own, and two watchmen."""
+"""What the tests share: a memory of their own, a provider of models, and two watchmen."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from blockbuster import BlockBusterFunction, blockbuster_ctx
 from hypothesis import settings
 
+# The provider needs the standard library alone: tests without a model load nothing else for it.
+sys.path.insert(0, str(Path(__file__).parent / "llm"))
+
+from localserver import Provider, environment, serving
+
 from turnlog import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # A disk may take its time; in CI a run is the same each time.
 settings.register_profile("dev", deadline=None)
@@ -33,6 +39,15 @@ def memory(root: Path) -> Iterator[Memory]:
     """Give a memory over `root`, closed at the end."""
     with Memory(root) as memory:
         yield memory
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
+    """Give a provider that the real SDKs speak to, in this process and in those it starts."""
+    with serving() as provider:
+        for name, value in environment(provider).items():
+            monkeypatch.setenv(name, value)
+        yield provider
 
 
 @pytest.fixture

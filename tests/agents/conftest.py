@@ -8,28 +8,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-# Siblings whose helpers are used here: the provider, and programs that run in other processes.
-sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("llm", "faults")]
+# A sibling whose helpers are used here: programs that run in other processes.
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 
-import google_wire  # noqa: E402
-from localserver import MODELS, Provider, environment, serving, turns  # noqa: E402
-from programs import Reopened, Stored, reopened_in_a_new_process  # noqa: E402
-from ways import AGENTS, WAYS, Make, Perform  # noqa: E402
-from wires import Wire  # noqa: E402
+import google_wire
+from localserver import MODELS, Provider, turns
+from programs import Reopened, Stored, reopened_in_a_new_process
+from ways import AGENTS, WAYS, Make, Perform
+from wires import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from turnlog import Memory
+    from failing import Options
 
-
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
-    """Give a provider that the real SDKs speak to, in this process and in those it starts."""
-    with serving() as provider:
-        for name, value in environment(provider).items():
-            monkeypatch.setenv(name, value)
-        yield provider
+    from turnlog import Memory, MemoryThread
 
 
 @pytest.fixture(params=["anthropic", "openai"])
@@ -74,9 +67,21 @@ def reopened() -> Reopened:
 
 
 @pytest.fixture
+def thread(memory: Memory) -> MemoryThread:
+    """Give an empty thread."""
+    return memory.open("t")
+
+
+@pytest.fixture
 def stored(memory: Memory, root: Path) -> Stored:
     """Give a thread that is new, to be looked at on disk too."""
     return Stored(memory.open("t"), root)
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
+def options(request: pytest.FixtureRequest) -> Options:
+    """Give the options of a run that gets its replies whole, and of one that has them streamed."""
+    return {"on_text": str} if request.param else {}
 
 
 @pytest.fixture(params=AGENTS)

@@ -1,4 +1,4 @@
-"""What the tests of providers share: a provider, and the real SDKs' clients, which speak to it."""
+"""What the tests of providers share: the real SDKs' clients, which speak to the provider."""
 
 from __future__ import annotations
 
@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING
 import anthropic
 import openai
 import pytest
-from localserver import Provider, environment, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-@pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
-    """Give a provider that the real SDKs speak to."""
-    with serving() as provider:
-        for name, value in environment(provider).items():
-            monkeypatch.setenv(name, value)
-        yield provider
+    from localserver import Provider
 
 
 @pytest.fixture
