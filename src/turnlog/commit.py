@@ -10,6 +10,9 @@ wake-up resolves a whole batch.
 A thread that another process has locked goes back into the queue, in front, while the others are
 committed; its tickets time out one by one.
 
+What waits in the queue is bounded: an append that finds it full is not even encoded before there
+is room, so that a burst costs no more memory than its callers hold anyway.
+
 What was submitted completes. A cancelled task, and a Ctrl-C in the middle of a synchronous
 append, wait for the outcome and go on their way after it, so that what a thread shows is what the
 store has.
@@ -29,17 +32,19 @@ from msgspec import Struct
 
 from turnlog.errors import Closed, LockTimeout, NotWritten, OutcomeUnknown, TurnlogError
 from turnlog.interrupts import Uninterrupted
+from turnlog.room import Room
 from turnlog.stores.base import Outcome, Read
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Position, Store
 
     _Futures = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
 
+_MOST_WAITING: Final = 64 << 20  # bytes
 _SHORTEST_NAP: Final = 0.0002
 _LONGEST_NAP: Final = 0.002
 
@@ -83,9 +88,21 @@ class Ticket:
     Attributes:
         error: why it failed; None where it did not, once it is done.
         done: whether its outcome is known.
+        size: how much room it has taken, in bytes.
     """
 
-    __slots__ = ("_future", "_waiter", "deadline", "done", "error", "expect", "key", "lines", "log")
+    __slots__ = (
+        "_future",
+        "_waiter",
+        "deadline",
+        "done",
+        "error",
+        "expect",
+        "key",
+        "lines",
+        "log",
+        "size",
+    )
 
     def __init__(
         self,
@@ -103,6 +120,7 @@ class Ticket:
         self.deadline: float = 0.0
         self.error: Exception | None = None
         self.done: bool = False
+        self.size: int = 0
         self._waiter: threading.Event | None = None
         self._future: asyncio.Future[None] | None = None
 
@@ -185,6 +203,7 @@ class GroupCommit:
         self._mutex = threading.RLock()  # a signal's handler may append while we hold it
         self._changed = threading.Condition(self._mutex)
         self._queue: list[Ticket] = []
+        self._room = Room(_MOST_WAITING, self._mutex)
         self._under_way: list[Ticket] = []
         self._led = False  # somebody leads, or has been told to
         self._leader: int | None = None
@@ -194,23 +213,34 @@ class GroupCommit:
 
     # ---- callers ----
 
-    def run(self, ticket: Ticket) -> None:
+    def run(self, make: Callable[[], Ticket], size: int = 0) -> None:
         """Commit a ticket; return when it is durable. Blocks.
+
+        Args:
+            make: makes the ticket; called when there is room for it.
+            size: how much memory it takes, in bytes, about; with 0 it does not wait for room.
 
         Raises:
             StoreError: as the ticket's thread says.
+            Exception: what `make` raises; nothing was committed.
         """
+        if self._room.full and size and self._leader != threading.get_ident():
+            self._room.wait(size)  # not who leads, as it would wait for itself: it is refused
+        ticket = make()
         with Uninterrupted():
-            if self._submit(ticket, in_thread=True):
+            if self._submit(ticket, size, in_thread=True):
                 self._lead(ticket)
             else:
                 ticket.wait()
         ticket.raise_error()
 
-    async def arun(self, ticket: Ticket) -> None:
-        """Commit a ticket; return when it is durable. Does not block the loop."""
+    async def arun(self, make: Callable[[], Ticket], size: int = 0) -> None:
+        """Commit a ticket; return when it is durable. Does not block the loop. As `run`."""
+        if self._room.full and size:
+            await self._room.await_(size)
+        ticket = make()
         outcome = ticket.wait_in_loop()
-        if self._submit(ticket, in_thread=False):
+        if self._submit(ticket, size, in_thread=False):
             with self._mutex:
                 led = self._hand_over()
             if not led:
@@ -223,7 +253,7 @@ class GroupCommit:
             raise
         ticket.raise_error()
 
-    def _submit(self, ticket: Ticket, *, in_thread: bool) -> bool:
+    def _submit(self, ticket: Ticket, size: int, *, in_thread: bool) -> bool:
         """Queue a ticket; say whether its caller has to lead, or to have it led."""
         with self._mutex:
             if self._leader == threading.get_ident():
@@ -234,6 +264,8 @@ class GroupCommit:
                 )
             if self._closed:
                 raise Closed(ticket.log.key, "its memory was closed", "open a new Memory")
+            ticket.size = size
+            self._room.take(size)
             self._queue.append(ticket)
             if self._led:
                 if in_thread:
@@ -260,6 +292,7 @@ class GroupCommit:
                         lost.error = lost.error or _unknown(lost.log.key, None)
                         lost.resolve(futures)
                 _wake(futures)
+                self._leave(self._under_way)
                 if not self._queue or not self._hand_over():
                     self._led = False
                 self._changed.notify_all()
@@ -275,6 +308,7 @@ class GroupCommit:
             busy, raised = self._commit(batch)
             interrupt = interrupt or raised
             with self._mutex:
+                self._leave(batch)
                 news, self._queue = bool(self._queue), [*busy, *self._queue]
                 if not self._queue:
                     self._led, self._leader = False, None
@@ -288,6 +322,15 @@ class GroupCommit:
                 nap = _SHORTEST_NAP if news else min(2 * nap, _LONGEST_NAP)
         if interrupt is not None and ticket is not None:
             raise interrupt
+
+    def _leave(self, batch: list[Ticket]) -> None:
+        """Give back the room of the tickets that are done. The caller holds the mutex."""
+        size = 0
+        for ticket in batch:
+            if ticket.done:
+                size += ticket.size
+                ticket.size = 0
+        self._room.leave(size)
 
     def _hand_over(self) -> bool:
         """Have the committer thread lead, if there can be one. The caller holds the mutex."""

@@ -30,9 +30,11 @@ class Uninterrupted:
         if threading.get_ident() == threading.main_thread().ident:
             previous = _signals.getsignal(SIGINT)
             if callable(previous):
-                with suppress(ValueError):  # a subinterpreter has no signals
+                try:
                     _signals.signal(SIGINT, self._note)
                     self.previous = previous
+                except ValueError:  # a subinterpreter has no signals
+                    pass
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted = (number, frame)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import datetime as dt
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from turnlog.capability import Capability, require
 from turnlog.codec import encode_turn
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Problem, Store
+
+_TURN_SIZE: Final = 1024  # what a turn that waits takes in memory beside its text, in bytes, about
 
 
 class Opener(Protocol):
@@ -186,7 +189,7 @@ class MemoryThread:
 
         Blocks until the disk has the turn; in async code use `aappend`. Source: spec R11 to R15.
         """
-        self._run(self._ticket([self._message(content, role, meta)], key, expect))
+        self._run([self._message(content, role, meta)], key, expect)
         return self
 
     async def aappend(
@@ -203,7 +206,7 @@ class MemoryThread:
         As `append`. Cancelled after it was submitted, it completes before the cancellation goes
         on. Source: spec R13 to R15; design, section 4, point 7.
         """
-        await self._arun(self._ticket([self._message(content, role, meta)], key, expect))
+        await self._arun([self._message(content, role, meta)], key, expect)
         return self
 
     def extend(
@@ -218,14 +221,14 @@ class MemoryThread:
 
         Returns, raises and blocks as `append`.
         """
-        self._run(self._ticket(self._checked(messages), key, expect))
+        self._run(self._checked(messages), key, expect)
         return self
 
     async def aextend(
         self, messages: Iterable[Message], *, key: str | None = None, expect: int | None = None
     ) -> MemoryThread:
         """Append several turns as one, off the event loop. As `extend` and `aappend`."""
-        await self._arun(self._ticket(self._checked(messages), key, expect))
+        await self._arun(self._checked(messages), key, expect)
         return self
 
     def refresh(self) -> MemoryThread:
@@ -240,12 +243,14 @@ class MemoryThread:
 
         Blocks on the disk; in async code use `arefresh`.
         """
-        self._run(self._reading())
+        self._commit.run(self._reading)
+        self.tell(3)
         return self
 
     async def arefresh(self) -> MemoryThread:
         """Read forward what other processes appended, off the event loop. As `refresh`."""
-        await self._arun(self._reading())
+        await self._commit.arun(self._reading)
+        self.tell(3)
         return self
 
     def fork(
@@ -399,12 +404,12 @@ class MemoryThread:
             raise again(self._working.ended)
         return Ticket(self._working)
 
-    def _run(self, ticket: Ticket) -> None:
-        self._commit.run(ticket)
+    def _run(self, messages: list[Message], key: str | None, expect: int | None) -> None:
+        self._commit.run(partial(self._ticket, messages, key, expect), _size(messages))
         self.tell()
 
-    async def _arun(self, ticket: Ticket) -> None:
-        await self._commit.arun(ticket)
+    async def _arun(self, messages: list[Message], key: str | None, expect: int | None) -> None:
+        await self._commit.arun(partial(self._ticket, messages, key, expect), _size(messages))
         self.tell()
 
     def end(self) -> None:
@@ -417,6 +422,15 @@ class MemoryThread:
         After an append they come when it is durable, so where warnings are errors it is there.
         """
         untold = self._working.untold
+        if not untold:
+            return
         with suppress(IndexError):  # another thread may have told the last one
             while untold:
                 warnings.warn(untold.popleft(), stacklevel=stacklevel)
+
+
+def _size(messages: list[Message]) -> int:
+    size = _TURN_SIZE * len(messages)
+    for message in messages:
+        size += len(message.content)
+    return size

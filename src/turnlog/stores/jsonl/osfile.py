@@ -195,6 +195,7 @@ def is_folder(status: os.stat_result) -> bool:
 
 def write_all(system: System, fd: int, data: bytes) -> None:
     """Append all of `data`, in one write unless the system takes less at once."""
-    rest = memoryview(data)
+    written = system.write(fd, data)
+    rest = memoryview(data)[written:] if written < len(data) else b""
     while rest:
         rest = rest[system.write(fd, rest) :]

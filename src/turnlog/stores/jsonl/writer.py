@@ -10,8 +10,9 @@ Source: design, sections 4 and 5.
 from __future__ import annotations
 
 import resource
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from turnlog.errors import NotWritten, OutcomeUnknown, TurnlogError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from turnlog.stores.jsonl.folders import Folders
 
 _SYNC_THREADS: Final = 8
-_MOST_OPEN_FILES: Final = 256
+_MOST_OPEN_FILES: Final = 1024
 _TRIES: Final = 16
 
 
@@ -123,16 +124,18 @@ class BatchWriter:
 
     def _sync_side_by_side(self, rounds: list[_Round]) -> None:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(_SYNC_THREADS, "turnlog-sync")
-        under_way: list[Future[None]] = []
+            self._pool = ThreadPoolExecutor(_SYNC_THREADS - 1, "turnlog-sync")
+        waiting = deque(rounds)
+        helping: list[Future[None]] = []
         try:
-            for round_ in rounds:
-                try:
-                    under_way.append(self._pool.submit(round_.sync))
-                except RuntimeError:  # the interpreter is ending, or has no more threads to give
-                    round_.sync()
+            with suppress(RuntimeError):  # the interpreter is ending, or has no more threads
+                helping.extend(
+                    self._pool.submit(_sync_all, waiting)
+                    for _ in range(min(_SYNC_THREADS, len(rounds)) - 1)
+                )
+            _sync_all(waiting)
         finally:
-            wait(under_way)
+            wait(helping)
 
     def after_fork(self) -> None:
         """Let go of the parent's files without unlocking them: the locks are shared with it."""
@@ -148,6 +151,13 @@ class BatchWriter:
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None
+
+
+def _sync_all(waiting: deque[_Round]) -> None:
+    """Sync what waits, one after the other; several threads may do so at once."""
+    with suppress(IndexError):
+        while True:
+            waiting.popleft().sync()
 
 
 class _BusyError(Exception):
