@@ -162,9 +162,17 @@ def _run_told(agent: Any, mem: MemoryThread, hears: _Hears) -> None:
 
 def _arun_told(agent: Any, mem: MemoryThread, hears: _Hears) -> None:
     async def main() -> None:
+        # A signal that comes just before Python waits is looked at when that wait has ended.
+        beats = asyncio.create_task(_beats())
         await turnlog.arun(agent, QUESTION, memory=mem, on_text=hears)
+        beats.cancel()
 
     asyncio.run(main())
+
+
+async def _beats() -> None:
+    while True:
+        await asyncio.sleep(0.01)
 
 
 def _stream(agent: Any, mem: MemoryThread, hears: _Hears) -> None:
