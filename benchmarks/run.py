@@ -19,12 +19,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import sweep
 import table
 import tasks
 from appends import append_rows, peer_append_rows
 from conversations import conversation_rows
 from importing import import_rows
 from listing import listing_rows, peek_rows
+from million import million_rows
 from opening import open_rows, peer_load_rows
 from peers import PEERS, Turnlog, installed
 from processes import process_rows
@@ -51,6 +53,8 @@ class Sizes(NamedTuple):
         each: the turns of each of the processes.
         threads: the threads to list.
         runs: the runs of an agent beside runs without memory.
+        sweep: the tasks and threads of the sync sweep.
+        dropped: the numbers of threads that are opened and dropped.
     """
 
     repetitions: int
@@ -63,6 +67,8 @@ class Sizes(NamedTuple):
     each: int
     threads: int
     runs: int
+    sweep: sweep.Sizes
+    dropped: Sequence[int]
 
 
 _FULL: Final = Sizes(
@@ -76,6 +82,8 @@ _FULL: Final = Sizes(
     each=500,
     threads=100_000,
     runs=50,
+    sweep=sweep.Sizes(turns=5000, many=1000, syncs=200),
+    dropped=(10_000, 100_000, 1_000_000),
 )
 _SMOKE: Final = Sizes(
     repetitions=1,
@@ -88,6 +96,8 @@ _SMOKE: Final = Sizes(
     each=20,
     threads=1000,
     runs=5,
+    sweep=sweep.Sizes(turns=100, many=20, syncs=20),
+    dropped=(10, 100, 1000),
 )
 
 
@@ -125,6 +135,7 @@ def all_rows(root: Path, libraries: Sequence[type[Library]], sizes: Sizes) -> It
         import_rows(times * 3),
         tasks.task_rows(root / "tasks", libraries, times, sizes.tasks),
         process_rows(root / "processes", libraries, times, sizes.each),
+        sweep.sweep_rows(root / "sweep", times, sizes.sweep),
         append_rows(memory, times, sizes.appends, long),
         peer_append_rows(
             root / "appends", libraries, times, sizes.peer_appends, sizes.peer_lengths
@@ -133,6 +144,7 @@ def all_rows(root: Path, libraries: Sequence[type[Library]], sizes: Sizes) -> It
         peer_load_rows(root / "loads", libraries, times, sizes.peer_lengths[-1]),
         peek_rows(memory, times, long),
         listing_rows(root / "listing", times, sizes.threads),
+        million_rows(root / "dropped", sizes.dropped),
         conversation_rows(memory, times, sizes.add_lengths, sizes.lengths),
         run_rows(memory, times, sizes.runs, sizes.lengths[-2]),
     )

@@ -305,11 +305,12 @@ class GroupCommit:
             with self._mutex:
                 batch, self._queue = self._queue, []
                 self._under_way = batch
-            busy, raised = self._commit(batch)
+            busy, later, raised = self._commit(batch)
             interrupt = interrupt or raised
             with self._mutex:
                 self._leave(batch)
-                news, self._queue = bool(self._queue), [*busy, *self._queue]
+                news = bool(self._queue or later)
+                self._queue = [*busy, *later, *self._queue]
                 if not self._queue:
                     self._led, self._leader = False, None
                     if self._closed:
@@ -355,9 +356,12 @@ class GroupCommit:
                 self._committer_leads = False
             self._lead(None)
 
-    def _commit(self, batch: list[Ticket]) -> tuple[list[Ticket], BaseException | None]:
-        """Commit tickets; give those to be tried again, and what must not be swallowed."""
-        entries, again = _by_thread(batch)
+    def _commit(
+        self, batch: list[Ticket]
+    ) -> tuple[list[Ticket], list[Ticket], BaseException | None]:
+        """Commit tickets; give the busy ones, those of later, and what must not be swallowed."""
+        entries, later = _by_thread(batch)
+        busy: list[Ticket] = []
         raised: BaseException | None = None
         futures: _Futures = {}
         try:
@@ -367,13 +371,13 @@ class GroupCommit:
             settled = [(entry, _lost(entry, error)) for entry in entries]
         for entry, outcome in settled:
             if outcome.busy:
-                again += _still_in_time(entry.tickets, self._lock_timeout, futures)
+                busy += _still_in_time(entry.tickets, self._lock_timeout, futures)
                 continue
             entry.log.settle(entry.tickets, outcome, entry.decision)
             for ticket in entry.tickets:
                 ticket.resolve(futures)
         _wake(futures)
-        return again, raised
+        return busy, later, raised
 
     # ---- the end ----
 
@@ -395,14 +399,18 @@ class GroupCommit:
 
 
 def _by_thread(batch: list[Ticket]) -> tuple[list[_Entry], list[Ticket]]:
-    """Group tickets by thread, in order. A key's second handle has to wait for the next batch."""
+    """Group tickets by thread, in order; give also those that have to wait for the next batch.
+
+    A key's second handle has to, and what comes behind several lines that are all or none: of two
+    writes that no sync parts a power cut may keep the second, and a part of the first.
+    """
     entries: dict[ThreadKey, _Entry] = {}
     later: list[Ticket] = []
     for ticket in batch:
         entry = entries.get(ticket.log.key)
         if entry is None:
             entries[ticket.log.key] = _Entry(ticket.log, [ticket])
-        elif entry.log is ticket.log:
+        elif entry.log is ticket.log and len(entry.tickets[-1].lines) <= 1:
             entry.tickets.append(ticket)
         else:
             later.append(ticket)

@@ -39,8 +39,21 @@ PEER_TIMES: Final = (
     "append to a thread of 100 turns",
     "load 100 turns and look at each",
 )
+SWEEP: Final = (
+    "1 thread x 1 task x 100 turns",
+    "1 thread x 8 tasks x 12 turns",
+    "1 thread x 64 tasks x 1 turn",
+    "1 thread x 20 tasks x 5 turns",
+    "8 threads x 8 tasks x 12 turns",
+    "64 threads x 64 tasks x 1 turn",
+    "20 threads x 20 tasks x 5 turns",
+    "1 thread x 1 OS thread x 100 turns",
+    "1 thread x 8 OS threads x 12 turns",
+    "1 thread x 64 OS threads x 1 turn",
+)
 LIMITS: Final = {
     "import turnlog": "beyond python -c pass",
+    **dict.fromkeys(SWEEP, "bare write + fdatasync"),
     "append to an empty thread": "bare write + fdatasync",
     "append to a thread of 1,000 turns": "bare write + fdatasync",
     "open 100 turns, ASCII text": "typed decode",
@@ -51,6 +64,7 @@ LIMITS: Final = {
     "memory of 1,000 open turns, mixed text": "its text in UTF-8",
     "peek at the last 20 of 1,000 turns": "open it whole",
     "list 1,000 threads": "scandir + stat",
+    "memory after 10 / 100 / 1,000 threads opened and dropped": "the longest beside the shortest",
     "`add` to a conversation of 10 / 100 / 1,000": "the longest beside the shortest",
     "`filter` a conversation of 10 / 100 / 1,000": "the longest beside the shortest",
     "`fit` into half of the tokens of a conversation of 10 / 100 / 1,000": (
@@ -58,17 +72,19 @@ LIMITS: Final = {
     ),
     "`messages()` of a thread of 10 / 100 / 1,000": "the longest beside the shortest",
 }
-WITH_TARGET: Final = {*LIMITS, *DELAYS} - {"peek at the last 20 of 1,000 turns"}
+WITHOUT_TARGET: Final = {"peek at the last 20 of 1,000 turns", *SWEEP[:2], *SWEEP[3:]}
+WITH_TARGET: Final = {*LIMITS, *DELAYS} - WITHOUT_TARGET
 
 NUMBER: Final = r"[\d,]+(?:\.\d+)?"
 FIGURES: Final = re.compile(
     rf"{NUMBER} (ns|us|ms|s|bytes a turn)"
-    rf"|{NUMBER} turns/s, kept {NUMBER} of {NUMBER}(, {NUMBER} acknowledged)?"
+    rf"|{NUMBER} turns/s(, kept {NUMBER} of {NUMBER}(, {NUMBER} acknowledged)?)?"
+    rf"|({NUMBER}( / )?){{3}} MB"
     rf"|p99 {NUMBER} (ns|us|ms|s), worst {NUMBER} (ns|us|ms|s)"
     rf"|({NUMBER} (ns|us|ms)( / )?){{3}} (an `add`|a message|a snapshot)"
 )
 RATIO: Final = re.compile(
-    rf"({NUMBER}|inf) x the (speed|time(, {NUMBER} x with reading)?)"
+    rf"({NUMBER}|inf) x the (speed|memory|time(, {NUMBER} x with reading)?)"
     r"|-?\d+ bytes beyond the text"
 )
 TARGET: Final = re.compile(r"[<>]= [\d.]+ ?(x|s|ms|ms p99|bytes): (met|missed)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import shutil
 import subprocess
 import traceback
@@ -106,6 +107,16 @@ def in_child(work: Callable[[], Any], *, user: int | None = None) -> Any:
     good, value = pickle.loads(answer)
     assert good, value
     return value
+
+
+def limited(limit: int, soft: int, work: Callable[[], Any]) -> Any:
+    """Run something in a child with a limit on what it may use."""
+
+    def inside() -> Any:
+        resource.setrlimit(limit, (soft, resource.getrlimit(limit)[1]))
+        return work()
+
+    return in_child(inside)
 
 
 def _outcome(work: Callable[[], Any], user: int | None) -> tuple[bool, Any]:

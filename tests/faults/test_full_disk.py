@@ -9,16 +9,16 @@ import resource
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
-from machine import in_child, mounted, needs_root, tiny_ext4, tiny_tmpfs
+from machine import in_child, limited, mounted, needs_root, tiny_ext4, tiny_tmpfs
 from writers import contents, lines_on_disk
 
 from turnlog import Memory, MemoryThread, Message, NotWritten, OutcomeUnknown, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
 Refused: TypeAlias = "pytest.ExceptionInfo[NotWritten]"
 
@@ -130,16 +130,6 @@ def test_no_inode_left(tmp_path: Path) -> None:
                 (disk / str(freed)).unlink()
             thread.append("there is room")
         assert contents(root) == ["there is room"]
-
-
-def limited(limit: int, soft: int, work: Callable[[], Any]) -> Any:
-    """Run something in a child with a limit on what it may use."""
-
-    def inside() -> Any:
-        resource.setrlimit(limit, (soft, resource.getrlimit(limit)[1]))
-        return work()
-
-    return in_child(inside)
 
 
 def unlimited(limit: int) -> None:

@@ -120,7 +120,7 @@ def repair(system: System, folders: Folders, file: ThreadFile) -> Examination:
     elif not tail.sound:
         mend(system, file.fd, (file.folder, file.name), read.position, tail)
     else:
-        return found
+        file.sync()  # what made it sound may have been killed before its own sync
     folders.sync([file])
     return found
 

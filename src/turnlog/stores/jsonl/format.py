@@ -51,6 +51,7 @@ _MARKED: Final = 4096  # enough to hold some turn's time, which no other life of
 _HEAD: Final = 64  # enough to see how a file begins
 _OPEN, _CLOSE, _NEWLINE = b"{}\n"
 
+_UNIT: Final = 30  # bytes, within which a line of ours says of what unit it is the last
 _more, _unit, _key = map(attrgetter, ("more", "unit", "key"))
 
 _Span: TypeAlias = tuple[int, int, str | None]  # start, end and idempotency key of a turn
@@ -131,6 +132,11 @@ def scan(buffer: bytes, begin: Position, incarnation: Hashable) -> tuple[Read, T
         audit=partial(audit, scanner.turns, begin),
     )
     return read, Tail(buffer[torn_from:], unterminated)
+
+
+def ends_unit(line: bytes) -> bool:
+    """Tell whether a line is the last of a unit; it may say so of one that is not, seldom."""
+    return b',"unit":' in line[-_UNIT:]
 
 
 def mark_of(data: bytes, end: int) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from turnlog.stores.jsonl import doctor
 from turnlog.stores.jsonl.failures import translated
 from turnlog.stores.jsonl.folders import Folders
 from turnlog.stores.jsonl.lockfile import LockFiles
+from turnlog.stores.jsonl.openfiles import most_open, with_descriptors
 from turnlog.stores.jsonl.osfile import System, is_folder, is_regular
 from turnlog.stores.jsonl.repair import TORN_SUFFIX
 from turnlog.stores.jsonl.strays import strays_in_namespace, strays_in_root
@@ -67,6 +68,7 @@ class JsonlStore:
         self._folders = Folders(self._system, os.path.abspath(root))
         self._turn_locks = LockFiles(self._system)
         self._mutex = threading.Lock()  # two memories may share a store
+        self._openings = threading.BoundedSemaphore(most_open() // 2)  # so many files at once
         self._writer = BatchWriter(self._folders, read_only=read_only)
 
     def __repr__(self) -> str:
@@ -109,14 +111,16 @@ class JsonlStore:
         self, key: ThreadKey, use: Callable[[ThreadFile], _Result], *, write: bool
     ) -> _Result | None:
         """Use a thread's file under its lock, while it stands; None where there is none."""
-        while (file := self._folders.open(key, write=write)) is not None:
-            try:
-                file.lock(self._lock_timeout)
-                if file.stands():
-                    return use(file)
-            finally:
-                file.unlock()  # closing is not enough: a child forked meanwhile has the file too
-                file.close()
+        opened = partial(self._folders.open, key, write=write)
+        with self._openings:
+            while (file := with_descriptors(opened)) is not None:
+                try:
+                    file.lock(self._lock_timeout)
+                    if file.stands():
+                        return use(file)
+                finally:
+                    file.unlock()  # closing is not enough: a child forked meanwhile has it too
+                    file.close()
         return None
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
@@ -167,6 +171,10 @@ class JsonlStore:
         self._check_writable(key)
         with translated(key, "it cannot be deleted"):
             existed = self._locked(key, self._delete, write=True) is not None
+            if not existed:
+                with suppress(FileNotFoundError):  # who removed it may not have come to the sync
+                    self._system.sync_folder(self._folders.of(key.namespace))
+            self._forget(key)
             self._turn_locks.remove(key, self._folders.of(key.namespace), key.id + SUFFIX)
             return existed
 
@@ -218,7 +226,14 @@ class JsonlStore:
         self._check_writable(key)
         with translated(key, "it cannot be repaired"):
             use = partial(doctor.repair, self._system, self._folders)
-            return self._locked(key, use, write=True)
+            try:
+                return self._locked(key, use, write=True)
+            finally:
+                self._forget(key)
+
+    def _forget(self, key: ThreadKey) -> None:
+        with self._mutex:
+            self._writer.forget(key)
 
     def strays(self, namespace: str | None = None) -> Iterator[Stray]:
         """List what lies in the memory's folders and belongs to no thread. Blocks; reads no file.
@@ -244,11 +259,12 @@ class JsonlStore:
         name = key.id + SUFFIX
         with translated(key, "its turn lock cannot be taken"):
             folder = self._folders.of(key.namespace)
+            lock = partial(self._turn_locks.try_lock, key, folder, name)
             try:
-                return self._turn_locks.try_lock(key, folder, name)
+                return with_descriptors(lock)
             except FileNotFoundError:
                 self._folders.make(folder)
-                return self._turn_locks.try_lock(key, folder, name)
+                return with_descriptors(lock)
 
     def _check_writable(self, key: ThreadKey) -> None:
         if self.read_only:
@@ -257,6 +273,7 @@ class JsonlStore:
     def after_fork(self) -> None:
         """Let go of the parent's files."""
         self._mutex = threading.Lock()
+        self._openings = threading.BoundedSemaphore(most_open() // 2)
         self._turn_locks.after_fork()
         self._writer.after_fork()
 

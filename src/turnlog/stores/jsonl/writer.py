@@ -9,25 +9,27 @@ Source: design, sections 4 and 5.
 
 from __future__ import annotations
 
-import resource
-from collections import OrderedDict, deque
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from turnlog.errors import NotWritten, OutcomeUnknown, TurnlogError
 from turnlog.stores.base import START, Append, Outcome, Read
 from turnlog.stores.jsonl.failures import failure
-from turnlog.stores.jsonl.threadfile import ThreadFile, replaced
+from turnlog.stores.jsonl.format import ends_unit
+from turnlog.stores.jsonl.openfiles import NoRoomError, OpenFiles
+from turnlog.stores.jsonl.threadfile import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from turnlog.names import ThreadKey
     from turnlog.stores.jsonl.folders import Folders
+    from turnlog.stores.jsonl.threadfile import ThreadFile
 
 _SYNC_THREADS: Final = 8
-_MOST_OPEN_FILES: Final = 1024
 _TRIES: Final = 16
 
 
@@ -43,31 +45,34 @@ class BatchWriter:
         """Hold no file yet."""
         self._folders = folders
         self._read_only = read_only
-        self._files: OrderedDict[ThreadKey, ThreadFile] = OrderedDict()
+        self._files = OpenFiles()
         self._pool: ThreadPoolExecutor | None = None
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most_open = max(8, min(_MOST_OPEN_FILES, soft // 4))
 
     def commit(self, batch: Sequence[Append]) -> list[Outcome]:
         """Commit a batch, as `Store.commit` says."""
         outcomes: list[Outcome] = []
-        for start in range(0, len(batch), self._most_open):
-            rounds = [_Round(append) for append in batch[start : start + self._most_open]]
-            outcomes += self._commit(rounds)
+        waiting = deque(map(_Round, batch))
+        while waiting:
+            with self._files:
+                outcomes += self._commit(waiting)
         return outcomes
 
-    def _commit(self, rounds: list[_Round]) -> list[Outcome]:
+    def _commit(self, waiting: deque[_Round]) -> list[Outcome]:
+        """Commit the first of what waits, as many as there may be files open."""
+        rounds: list[_Round] = []
         try:
-            for round_ in rounds:
-                self._write(round_)
+            while waiting:
+                rounds.append(waiting.popleft())
+                if not self._write(rounds[-1]):
+                    waiting.appendleft(rounds.pop())
+                    break
             self._sync([round_ for round_ in rounds if round_.unsynced])
         finally:  # also where something foreign was raised: what was not synced is cut off
             outcomes = [round_.end() for round_ in rounds]
-            while len(self._files) > self._most_open:
-                self._files.popitem(last=False)[1].close()
         return outcomes
 
-    def _write(self, round_: _Round) -> None:
+    def _write(self, round_: _Round) -> bool:
+        """Do a thread's part up to its sync; False where others have to end before it."""
         append = round_.append
         try:
             file = self._lock(append.key, create=False)
@@ -78,30 +83,29 @@ class BatchWriter:
                     file = self._lock(append.key, create=True)
             if file is not None:
                 round_.write(file)
+        except NoRoomError:
+            return False
         except _BusyError:
             round_.busy = True
         except OSError as error:
             round_.fail(error)
+        return True
 
     def _lock(self, key: ThreadKey, *, create: bool) -> ThreadFile | None:
         """Give the thread's file, locked and standing under its name."""
+        opened = partial(self._folders.open, key, write=not self._read_only, create=create)
         for _ in range(_TRIES):
-            file = self._files.get(key)
+            file = self._files.get(key, opened)
             if file is None:
-                file = self._folders.open(key, write=not self._read_only, create=create)
-                if file is None:
-                    return None
-                self._files[key] = file
+                return None
             if not file.try_lock():
                 raise _BusyError
-            self._files.move_to_end(key)
             stands = False
             try:
                 stands = file.stands()
             finally:
                 if not stands:  # it was replaced: look at what stands there now
-                    del self._files[key]
-                    file.close()
+                    self._files.drop(key)
             if stands:
                 return file
         raise _BusyError
@@ -137,17 +141,19 @@ class BatchWriter:
         finally:
             wait(helping)
 
+    def forget(self, key: ThreadKey) -> None:
+        """Close a thread's file: it was removed or replaced, and its room is the disk's again."""
+        with self._files:
+            self._files.drop(key)
+
     def after_fork(self) -> None:
         """Let go of the parent's files without unlocking them: the locks are shared with it."""
-        files, self._files = self._files, OrderedDict()
         self._pool = None
-        for file in files.values():
-            file.close()
+        self._files.after_fork()
 
     def close(self) -> None:
         """Close the files and end the threads."""
-        while self._files:
-            self._files.popitem()[1].close()
+        self._files.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None
@@ -198,6 +204,12 @@ class _Round:
         self._news = file.read(self.position)
         self._end = self._news.position
         lines = self.append.decide(self._news)
+        if lines and self._news.lines and ends_unit(self._news.lines[-1]):
+            # Its writer may have been killed before its sync. What a power cut left of the unit
+            # would not be at the file's end any more, and so not be told from turns.
+            self.sync()
+            if self._error is not None:
+                return
         if lines:
             self._wrote = self.unsynced = True
             self._end = file.append(self._news.position, lines)
