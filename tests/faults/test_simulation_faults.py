@@ -10,8 +10,10 @@ import pytest
 from simulation import KINDS, Kind, scratch, simulate
 from simulation_calls import Op, Recorder
 
+from turnlog import commit
+from turnlog.commit import _Entry  # pyright: ignore[reportPrivateUsage]
 from turnlog.stores.base import START
-from turnlog.stores.jsonl import JsonlStore
+from turnlog.stores.jsonl import JsonlStore, writer
 from turnlog.stores.jsonl.format import _Scanner  # pyright: ignore[reportPrivateUsage]
 from turnlog.stores.jsonl.writer import (
     BatchWriter,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_SEEDS = 100
 LOADS = Kind(("append", "load"), count=3, kills=True)
+EXTENDS = Kind(("append", "extend"), processes=3, count=2, kills=True)
 REFRESHES = Kind(("append", "refresh"), count=3, kills=True)
 
 # ---- syncs that are left out ----
@@ -111,6 +114,20 @@ def take_each_line(self: Any, start: int, end: int, record: Any) -> None:
     self._add([(start, end, record.key)])
 
 
+def build_on_a_unit(_: bytes) -> bool:
+    """Build upon a unit that a killed writer has left unsynced."""
+    return False
+
+
+def put_behind_a_unit(batch: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Write what comes behind a unit in one go with it."""
+    entries: dict[Any, Any] = {}
+    for ticket in batch:
+        made = entries.setdefault(ticket.log.key, _Entry(ticket.log, []))
+        made.tickets.append(ticket)
+    return list(entries.values()), []
+
+
 @pytest.mark.parametrize(
     ("kind", "place", "fault", "found"),
     [
@@ -120,10 +137,12 @@ def take_each_line(self: Any, start: int, end: int, record: Any) -> None:
         (REFRESHES, (_Round, "write"), trust_the_name, "lost"),
         (KINDS["threads"], (BatchWriter, "_sync_side_by_side"), sync_the_first, "lost"),
         (KINDS["shared"], (_Scanner, "_take"), take_each_line, "not whole"),
+        (EXTENDS, (writer, "ends_unit"), build_on_a_unit, "not whole"),
+        (KINDS["threads"], (commit, "_by_thread"), put_behind_a_unit, "not whole"),
     ],
 )
 def test_fault_in_the_store(
-    tmp_path: Path, kind: Kind, place: tuple[type, str], fault: Callable[..., Any], found: str
+    tmp_path: Path, kind: Kind, place: tuple[Any, str], fault: Callable[..., Any], found: str
 ) -> None:
     """A store that builds on what is not durable, or takes parts of units for turns, is found."""
     with patch.object(*place, fault):
