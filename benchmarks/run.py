@@ -25,6 +25,7 @@ import tasks
 from appends import append_rows, peer_append_rows
 from conversations import conversation_rows
 from importing import import_rows
+from journal import journal_rows
 from listing import listing_rows, peek_rows
 from million import million_rows
 from opening import open_rows, peer_load_rows
@@ -136,6 +137,7 @@ def all_rows(root: Path, libraries: Sequence[type[Library]], sizes: Sizes) -> It
         tasks.task_rows(root / "tasks", libraries, times, sizes.tasks),
         process_rows(root / "processes", libraries, times, sizes.each),
         sweep.sweep_rows(root / "sweep", times, sizes.sweep),
+        journal_rows(root / "journal", times, sizes.tasks.threads),
         append_rows(memory, times, sizes.appends, long),
         peer_append_rows(
             root / "appends", libraries, times, sizes.peer_appends, sizes.peer_lengths

@@ -171,7 +171,7 @@ def _arun_told(agent: Any, mem: MemoryThread, hears: _Hears) -> None:
 
 
 async def _beats() -> None:
-    while True:
+    while True:  # noqa: ASYNC110 - it waits for nothing
         await asyncio.sleep(0.01)
 
 
@@ -232,6 +232,51 @@ def presses_at_each_line(root: str, kind: str, model: str, step: str) -> None:
             good = (raised, turns_of(mem.messages())) == ("KeyboardInterrupt", [INPUT, PARTIAL])
             say(f"{lines} {good}")
             lines, more = lines + int(step), second.left <= 0
+    faulthandler.cancel_dump_traceback_later()
+
+
+class _Press(_SecondPress):
+    """Presses Ctrl-C so many lines of Python on, or after them, where turnlog is to take it."""
+
+    pressed = False
+
+    def trace(self, _: FrameType, event: str, __: object) -> Any:
+        if self.armed and event == "line":
+            self.left -= 1
+            if self.left <= 0 and signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+                self.pressed, self.armed = True, False
+                os.kill(os.getpid(), signal.SIGINT)
+        return self.trace
+
+
+def presses_in_a_stream(root: str, kind: str, model: str, step: str) -> None:
+    """Press Ctrl-C at each line after a stream's first piece; say whether what was lost is told."""
+    faulthandler.dump_traceback_later(_LONGEST, exit=True)
+    agent, fails = AGENTS[kind](model), Fails("sync", errno.EIO, times=0)
+    lines, more = 1, True
+    with Memory(JsonlStore(root, system=Watched(fails))) as memory:
+        turnlog.run(agent, QUESTION, memory=memory.open("first"))  # much is done but once
+        fails.times = 1_000_000
+        while more:
+            mem, press, said = memory.open(str(lines)), _Press(lines), ""
+            lost: BaseException | None = None
+            sys.settrace(press.trace)
+            try:
+                with turnlog.stream(agent, QUESTION, memory=mem) as stream:
+                    for piece in stream:
+                        said += piece
+                        press.armed = not press.pressed
+            except KeyboardInterrupt as error:
+                lost = error.__cause__
+            except WritebackFailed as error:
+                lost = error  # pressed too late, or not any more
+            sys.settrace(None)
+            turns = turns_of(lost.turns) if isinstance(lost, WritebackFailed) else []
+            kept = "".join(text for _, text, _ in turns[1:])
+            good = turns[:1] == [INPUT] and kept.startswith(said) and bool(said)
+            say(f"{lines} {good or (said, lost, turns)}")
+            gc.collect()
+            lines, more = lines + int(step), press.pressed
     faulthandler.cancel_dump_traceback_later()
 
 

@@ -20,7 +20,6 @@ from stops import (
     by_scope,
     kept,
     remembering,
-    told,
     turns_of,
     unheard,
 )
@@ -329,9 +328,10 @@ def check_said(said: Sequence[Turn], heard: str) -> None:
     assert "".join(texts[1:]).startswith(heard)
 
 
+@pytest.mark.parametrize("listening", HEARING)
 @pytest.mark.parametrize("times", [1, 1_000_000], ids=["once", "again and again"])
-def test_at_each_await(
-    provider: Provider, one_model: str, make: Make, root: Path, times: int
+def test_at_each_await(  # noqa: PLR0913, PLR0917 - the fixtures
+    provider: Provider, one_model: str, make: Make, root: Path, times: int, listening: str
 ) -> None:
     """At whichever await it is cancelled, once or at all that follow, what was heard is kept."""
     provider.reply = answer
@@ -342,7 +342,7 @@ def test_at_each_await(
         for number in range(1_000):
             thread, ears = await mem.memory.aopen(str(number)), Ears()
             awaits = range(number, number + times)
-            ended = await by_cancelling_at(told(agent, thread, ears), awaits)
+            ended = await by_cancelling_at(HEARING[listening](agent, thread, ears), awaits)
             said[thread.id] = turns_of(thread.messages())
             check_said(said[thread.id], ears.text)
             if ended:

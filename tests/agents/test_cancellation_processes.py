@@ -28,6 +28,11 @@ def half_a_reply(_: Body) -> Reply:
     return Reply("It is ", Gate(), "paid.")
 
 
+def in_pieces(_: Body) -> Reply:
+    """Reply in three pieces."""
+    return Reply("It ", "is ", "paid.")
+
+
 # ---- Ctrl-C ----
 
 
@@ -105,6 +110,19 @@ def test_second_ctrl_c_at_each_line(
     """At whichever line the second Ctrl-C comes, what was heard is kept, and no more happens."""
     provider.reply = half_a_reply
     with stopping("presses_at_each_line", root, kind, one_model, 199) as process:
+        status, lines, complaints = done(process)
+    assert (status, complaints) == (0, "")
+    assert len(lines) > 3
+    assert [line for line in lines if not line.endswith(" True")] == []
+
+
+@pytest.mark.parametrize("kind", AGENTS)
+def test_ctrl_c_at_each_line_of_a_stream(
+    provider: Provider, one_model: str, kind: str, root: Path
+) -> None:
+    """At whichever line Ctrl-C comes while a stream is read, what the store refuses is told."""
+    provider.reply = in_pieces
+    with stopping("presses_in_a_stream", root, kind, one_model, 997) as process:
         status, lines, complaints = done(process)
     assert (status, complaints) == (0, "")
     assert len(lines) > 3

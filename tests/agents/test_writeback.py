@@ -66,7 +66,8 @@ def test_nothing_is_on_disk_until_the_run_has_ended(
         await gate.reached.aexpect()
         assert await asyncio.to_thread(stored.reopened) == []
         gate.open()
-        assert await asyncio.to_thread(stored.reopened) == list((await task).written)
+        written = list((await task).written)
+        assert await asyncio.to_thread(stored.reopened) == written
 
     asyncio.run(main())
     assert len(stored.lines()) == 3

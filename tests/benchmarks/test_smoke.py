@@ -54,6 +54,9 @@ SWEEP: Final = (
 LIMITS: Final = {
     "import turnlog": "beyond python -c pass",
     **dict.fromkeys(SWEEP, "bare write + fdatasync"),
+    "with a journal at its best: 20 new threads are appended to at once": "without",
+    "with a journal at its best: 20 open threads are appended to at once": "without",
+    "with a journal at its best: append to an empty thread": "bare write + fdatasync",
     "append to an empty thread": "bare write + fdatasync",
     "append to a thread of 1,000 turns": "bare write + fdatasync",
     "open 100 turns, ASCII text": "typed decode",

@@ -411,7 +411,7 @@ def test_a_stopped_reply_that_cannot_be_kept_ends_the_chat(root: Path, provider:
         hear(process, "It is ")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (1, b"\n")
+    assert (process.returncode, out) == (1, b"\n"), err
     assert err.startswith(b"Error: thread 't' in namespace 's': the run's 2 turns could not be")
     assert len(kept(root)) == 10_000
 

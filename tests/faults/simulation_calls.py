@@ -77,9 +77,9 @@ class Recorder(Watched):
         return fd
 
     def close(self, fd: int) -> None:
-        """Close it, and forget which it was."""
-        super().close(fd)
-        del self.fds[fd]
+        """Close it, and forget which it was. What was killed has nothing to close any more."""
+        if self.fds.pop(fd, None) is not None:
+            super().close(fd)
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
         """Write, and note it."""

@@ -85,8 +85,8 @@ class Process:
     def _die(self) -> None:
         """End as by SIGKILL: the system closes the files, and lets go of the locks."""
         self.killed = True
-        for fd in self.system.fds:
-            os.close(fd)
+        while self.system.fds:
+            os.close(self.system.fds.popitem()[0])
         for step in self._under_way:
             self.history.end(step)
         self.memory._release.detach()  # pyright: ignore[reportPrivateUsage] - nothing ends it

@@ -278,7 +278,8 @@ def test_no_damage(root: Path, data: bytes) -> None:
     notes = Notes()
     repaired(root, Watched(notes))
     assert tree(root) == before
-    assert notes.names("write", "truncate", "sync", "sync_folder", "rename") == []
+    assert notes.names("write", "truncate", "rename") == []
+    assert notes.names("sync")  # an earlier repair may have been killed before its own
 
 
 def test_repeated_key(root: Path) -> None:

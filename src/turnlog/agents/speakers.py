@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.agent import AbstractAgent
     from pydantic_ai.messages import AgentStreamEvent
-    from pydantic_ai.result import FinalResult
+    from pydantic_ai.result import AgentStream, FinalResult
     from pydantic_ai.run import AgentRun
 
     from turnlog.agents.perform import Input
@@ -137,13 +137,15 @@ class EngineSpeaker(Generic[Output]):
             if EngineAgent.is_end_node(node):
                 return node.data
             if EngineAgent.is_model_request_node(node) and listener.wants_text:
-                async with node.stream(run.ctx) as stream:
-                    try:
+                stream: AgentStream[Any, Any] | None = None
+                try:
+                    async with node.stream(run.ctx) as stream:
                         async for event in stream:
                             await listener.text(text_in(event))
-                    except BaseException:  # the engine may be kept from putting it away
+                except BaseException:  # the engine may be kept from putting it away
+                    if stream is not None:
                         exchange.partial = stream.response
-                        raise
+                    raise
             elif EngineAgent.is_call_tools_node(node):
                 exchange.take(run.all_messages(), run.new_messages(), run.usage)
                 await listener.replied()

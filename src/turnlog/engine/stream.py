@@ -12,7 +12,8 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from weakref import WeakSet
 
@@ -222,6 +223,12 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
             except StopAsyncIteration:
                 self._end()
                 raise StopIteration from None
+            except KeyboardInterrupt as error:
+                if error.__cause__ is None:  # it may have come with a piece, and broken off nothing
+                    with _lost_to(error):
+                        self._close()
+                self._end()
+                raise
             except BaseException:
                 self._end()
                 raise
@@ -278,7 +285,8 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
         trace: TracebackType | None,
     ) -> None:
         """End the run."""
-        self.close()
+        with _lost_to(error):
+            self.close()
 
     def __del__(self) -> None:
         """End the run of a stream that nobody reads any more."""
@@ -303,6 +311,17 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
         self._lock, self._runner = threading.RLock(), None
         self._stream = TextStream(self._perform)
         self._stream.stop()
+
+
+@contextmanager
+def _lost_to(error: BaseException | None) -> Generator[None]:
+    """Where it is Ctrl-C that a writeback in the block fails after, keep it Ctrl-C."""
+    try:
+        yield
+    except WritebackFailed as lost:
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt from lost
+        raise
 
 
 _of_parent: Final[list[object]] = []

@@ -14,6 +14,7 @@ import resource
 import threading
 import weakref
 from collections import OrderedDict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
@@ -124,7 +125,9 @@ class OpenFiles:
         """In a forked child: close the files, and use no lock that the parent may have held."""
         self._mutex = threading.Lock()
         self._in_use.clear()
-        self.close_kept()
+        while self._files:
+            with suppress(OSError):  # whatever else had closed it: all the others must be let go of
+                self._files.popitem()[1].close()
 
 
 _everyone: list[weakref.ref[OpenFiles]] = []

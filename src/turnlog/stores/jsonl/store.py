@@ -1,7 +1,7 @@
 """JsonlStore: threads as JSONL files under a root folder, one folder a namespace.
 
-Lock order: a commit never waits for a file's lock; all the others hold one lock and wait for it a
-bounded time. So nothing can deadlock.
+Lock order: a commit never waits for a file's lock; all the others hold one file's lock and wait for
+it a bounded time. So nothing can deadlock. docs/architecture.md has the whole order.
 
 Source: spec R3; design, sections 3 to 5.
 """
@@ -167,7 +167,7 @@ class JsonlStore:
                 return
 
     def delete(self, key: ThreadKey) -> bool:
-        """Remove a thread's file and what was set aside from it."""
+        """Remove a thread's file and what was set aside from it, if there is any; durable."""
         self._check_writable(key)
         with translated(key, "it cannot be deleted"):
             existed = self._locked(key, self._delete, write=True) is not None
@@ -207,7 +207,7 @@ class JsonlStore:
 
         What is no turn, the unfinished append at the end included, is moved to `<id>.jsonl.torn`.
         The turns stay as they are, byte for byte and in their order. A turn that gives a key twice
-        is one of them: its problem remains. A file without damage is not written to. Where there
+        is one of them: its problem remains. A file without damage is only synced. Where there
         is damage the file is replaced by a new one, of the same owner as far as may be: open
         threads notice, and raise ThreadReplaced. A crash in the middle loses no byte: the thread
         is as it was or repaired, and calling this again does the rest.
