@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ from turnlog import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# Started in the background of a shell, this ignores Ctrl-C, and so would all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A disk may take its time; in CI a run is the same each time.
 settings.register_profile("dev", deadline=None)
