@@ -116,9 +116,14 @@ class OpenFiles:
                 raise NoRoomError from None
             raise
 
+    def forget(self, key: ThreadKey) -> None:
+        """Do as `drop`, from outside."""
+        with self._mutex:
+            self.drop(key)
+
     def close(self) -> None:
-        """Close all the files; not in a `with` block."""
-        with self:
+        """Close all the files, from outside."""
+        with self._mutex:
             self.close_kept()
 
     def after_fork(self) -> None:

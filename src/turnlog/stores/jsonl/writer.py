@@ -143,8 +143,7 @@ class BatchWriter:
 
     def forget(self, key: ThreadKey) -> None:
         """Close a thread's file: it was removed or replaced, and its room is the disk's again."""
-        with self._files:
-            self._files.drop(key)
+        self._files.forget(key)
 
     def after_fork(self) -> None:
         """Let go of the parent's files without unlocking them: the locks are shared with it."""
