@@ -16,6 +16,7 @@ Source: spec R20 to R22; design, section 6, seeding and writeback.
 from __future__ import annotations
 
 import datetime as dt
+import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -47,7 +48,21 @@ _UNKNOWN_TIME: Final = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
 def history_of(turns: Iterable[Message]) -> list[ModelMessage]:
-    """Give turns as the engine's messages."""
+    """Give turns as the engine's messages.
+
+    Python's collector is kept away meanwhile: so many new objects would call it, which looks at all
+    objects of the process and finds that these stay.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _history_of(turns)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _history_of(turns: Iterable[Message]) -> list[ModelMessage]:
     history: list[ModelMessage] = []
     parts: list[Any] = []  # of the last message
     behind: list[Any] = []  # system turns behind a reply: they go with the next request
