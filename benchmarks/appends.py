@@ -34,20 +34,28 @@ def append_rows(root: Path, repetitions: int, appends: int, long: int) -> Iterat
             thread = memory.open(id_)
             thread.append("warm")
             with (root / "raw").open("ab") as file:
-                times = [_both(thread, file.fileno(), appends) for _ in range(repetitions)]
-            raws, owns = zip(*times, strict=True)
-            cost = ratio(owns, raws)
-            yield Row(
-                f"append to {name}",
-                duration(median(owns)),
-                f"bare write + fdatasync: {duration(median(raws))}",
-                f"{cost:.2f} x the time",
-                at_most(1.25, cost, " x"),
-            )
+                times = [beside_raw(thread, file.fileno(), appends) for _ in range(repetitions)]
+            yield append_row(f"append to {name}", times, 1.25)
 
 
-def _both(thread: turnlog.MemoryThread, raw_fd: int, appends: int) -> tuple[float, float]:
-    """Take turns in small blocks, so that the disk's moods hit both alike; give the medians."""
+def append_row(what: str, times: Sequence[tuple[float, float]], most: float) -> Row:
+    """Give the row of what `beside_raw` gave in each repetition, and how much it may cost."""
+    raws, owns = zip(*times, strict=True)
+    cost = ratio(owns, raws)
+    return Row(
+        what,
+        duration(median(owns)),
+        f"bare write + fdatasync: {duration(median(raws))}",
+        f"{cost:.2f} x the time",
+        at_most(most, cost, " x"),
+    )
+
+
+def beside_raw(thread: turnlog.MemoryThread, raw_fd: int, appends: int) -> tuple[float, float]:
+    """Give the median seconds of a bare write and sync, and of an append.
+
+    They take turns in small blocks, so that the disk's moods hit both alike.
+    """
     text = numbered(0, 0)
     data = line(("user", text))
     raw: list[float] = []

@@ -14,8 +14,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from files import line
-from table import Row, at_least, at_most, duration, median, ratio
+from appends import append_row, beside_raw
+from table import Row, at_least, median, ratio
 from text import numbered
 
 from turnlog import Memory
@@ -66,8 +66,7 @@ class _Seconds(NamedTuple):
 
     new_threads: float
     open_threads: float
-    lone: float
-    raw: float
+    lone: tuple[float, float]  # of a bare write and sync, and of an append
 
 
 def journal_rows(root: Path, repetitions: int, threads: int) -> Iterator[Row]:
@@ -79,8 +78,12 @@ def journal_rows(root: Path, repetitions: int, threads: int) -> Iterator[Row]:
             folder = root / f"{name}-{repetition}"
             folder.mkdir(parents=True)
             times.append(_run(folder, threads, journal=name == "journal"))
-    for what, index in (("new", 0), ("open", 1)):
-        speeds = [[threads / seconds[index] for seconds in own] for own in (with_journal, without)]
+    both = (with_journal, without)
+    cases = (
+        ("new", [[threads / run.new_threads for run in own] for own in both]),
+        ("open", [[threads / run.open_threads for run in own] for own in both]),
+    )
+    for what, speeds in cases:
         times = ratio(*speeds)
         yield Row(
             f"with a journal at its best: {threads:,} {what} threads are appended to at once",
@@ -89,15 +92,8 @@ def journal_rows(root: Path, repetitions: int, threads: int) -> Iterator[Row]:
             f"{times:.1f} x the speed",
             at_least(5, times, " x"),
         )
-    lone, raw = ([seconds[index] for seconds in with_journal] for index in (2, 3))
-    cost = ratio(lone, raw)
-    yield Row(
-        "with a journal at its best: append to an empty thread",
-        duration(median(lone)),
-        f"bare write + fdatasync: {duration(median(raw))}",
-        f"{cost:.2f} x the time",
-        at_most(1.1, cost, " x"),
-    )
+    lone = [run.lone for run in with_journal]
+    yield append_row("with a journal at its best: append to an empty thread", lone, 1.1)
 
 
 def _run(folder: Path, threads: int, *, journal: bool) -> _Seconds:
@@ -106,8 +102,9 @@ def _run(folder: Path, threads: int, *, journal: bool) -> _Seconds:
         store._writer = _Journal(store._folders, folder / "journal")  # pyright: ignore[reportPrivateUsage]
     with Memory(store) as memory:
         new_threads, open_threads = asyncio.run(_many(memory, threads))
-        lone, raw = _lone(memory, folder, max(50, threads // 5))
-    return _Seconds(new_threads, open_threads, lone, raw)
+        with (folder / "raw").open("ab") as file:
+            lone = beside_raw(memory.open("lone").append("warm"), file.fileno(), threads // 5)
+    return _Seconds(new_threads, open_threads, lone)
 
 
 async def _many(memory: Memory, threads: int) -> tuple[float, float]:
@@ -127,22 +124,3 @@ async def _many(memory: Memory, threads: int) -> tuple[float, float]:
     start = time.perf_counter()
     await asyncio.gather(*(mem.aappend(numbered(0, 1)) for mem in held))
     return new, time.perf_counter() - start
-
-
-def _lone(memory: Memory, folder: Path, appends: int) -> tuple[float, float]:
-    """Give the median seconds of an append alone, and of a bare write and sync, in turns."""
-    mem = memory.open("lone").append("warm")
-    text = numbered(0, 0)
-    data = line(("user", text))
-    own: list[float] = []
-    raw: list[float] = []
-    with (folder / "raw").open("ab") as file:
-        for _ in range(appends):
-            start = time.perf_counter()
-            mem.append(text)
-            between = time.perf_counter()
-            os.write(file.fileno(), data)
-            os.fdatasync(file.fileno())
-            own.append(between - start)
-            raw.append(time.perf_counter() - between)
-    return median(own), median(raw)

@@ -48,6 +48,14 @@ def interrupted(provider: Provider, process: Process, hows: list[str]) -> list[s
     return said
 
 
+def check_each_line(process: Process) -> None:
+    """Check a program that presses at one line after another: all that it says holds each time."""
+    status, lines, complaints = done(process)
+    assert (status, complaints) == (0, "")
+    assert len(lines) > 3
+    assert [line for line in lines if not line.endswith(" True")] == []
+
+
 PLAIN = ["on_text", "stream", "block"]
 
 
@@ -110,10 +118,7 @@ def test_second_ctrl_c_at_each_line(
     """At whichever line the second Ctrl-C comes, what was heard is kept, and no more happens."""
     provider.reply = half_a_reply
     with stopping("presses_at_each_line", root, kind, one_model, 199) as process:
-        status, lines, complaints = done(process)
-    assert (status, complaints) == (0, "")
-    assert len(lines) > 3
-    assert [line for line in lines if not line.endswith(" True")] == []
+        check_each_line(process)
 
 
 @pytest.mark.parametrize("kind", AGENTS)
@@ -123,10 +128,7 @@ def test_ctrl_c_at_each_line_of_a_stream(
     """At whichever line Ctrl-C comes while a stream is read, what the store refuses is told."""
     provider.reply = in_pieces
     with stopping("presses_in_a_stream", root, kind, one_model, 997) as process:
-        status, lines, complaints = done(process)
-    assert (status, complaints) == (0, "")
-    assert len(lines) > 3
-    assert [line for line in lines if not line.endswith(" True")] == []
+        check_each_line(process)
 
 
 # ---- the program ends ----

@@ -20,11 +20,11 @@ from stored import put
 from turnlog import Memory
 
 # Siblings whose helpers are used here: the provider, and a file system that is read-only.
-sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("llm", "faults")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 
-from localserver import MODELS, Broken, Failure, Gate, Provider, Reply, serving, turns  # noqa: E402
-from localserver import environment as speaking_to  # noqa: E402
-from machine import mounted, needs_root  # noqa: E402
+from localserver import MODELS, Broken, Failure, Gate, Provider, Reply, serving, turns
+from localserver import environment as speaking_to
+from machine import mounted, needs_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
