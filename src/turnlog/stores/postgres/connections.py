@@ -1,0 +1,232 @@
+"""Connections to the server: made when needed, bounded in number and in patience, made anew.
+
+A connection waits a bounded time for each answer, so a server, or a network, that says nothing any
+more is no different from one that is gone. What was lost is made anew as long as patience lasts;
+whether what was under way on it has landed is its caller's to find out.
+
+Until the first connection was made, what will not heal by waiting (a wrong password, no such
+database) is raised at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import psycopg
+from psycopg import Connection, InterfaceError, OperationalError, errors
+from psycopg.pq import TransactionStatus
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
+
+    from psycopg.abc import PQGen
+
+    from turnlog.stores.postgres.location import Location
+
+_Result = TypeVar("_Result")
+
+
+class StillLocked(OperationalError):
+    """Raised by work that has to be done again, since another session is in its way."""
+
+
+_SHORTEST_NAP: Final = 0.02
+_LONGEST_NAP: Final = 1.0
+_POOL_WAIT: Final = 1.0
+
+# A row's lock is waited for longer than a commit takes, and no longer. A client that stands still
+# in the middle of a transaction is cut off. What was acknowledged is on the server's disk, whatever
+# its default is.
+_SETTINGS: Final = """
+    SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    SET default_transaction_read_only = {mode};
+    SET lock_timeout = '100ms';
+    SET idle_in_transaction_session_timeout = {milliseconds};
+    SELECT set_config('synchronous_commit', 'on', false)
+    WHERE current_setting('synchronous_commit') = 'off';
+"""
+
+# Connections lost, servers that go down or come up, sessions that were cut off.
+_LOST: Final = ("08", "57P", "25P03")
+_IN_THE_WAY: Final = (
+    errors.SerializationFailure,
+    errors.DeadlockDetected,
+    errors.TooManyConnections,
+    StillLocked,
+)
+
+# Said by libpq, or by a server that comes up or goes down: it may be otherwise soon.
+_PASSING: Final = (
+    "refused", "timeout", "timed out", "unexpectedly", "reset by peer", "broken pipe",
+    "starting up", "shutting down", "recovery", "too many", "remaining connection slots",
+    "unreachable", "no such file",
+)  # fmt: skip
+
+# A library's warnings are for whoever set up logging, not for standard error.
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
+
+
+class Bounded(Connection[tuple[Any, ...]]):
+    """A connection that waits no longer than its patience, in seconds, for an answer."""
+
+    patience: float | None = None
+
+    def wait(
+        self, gen: PQGen[_Result], interval: float = 0.1, timeout: float | None = None
+    ) -> _Result:
+        """Wait for an answer; close the connection where none comes."""
+        try:
+            return super().wait(gen, interval, self.patience if timeout is None else timeout)
+        except OperationalError:
+            if self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                self.close()
+            raise
+
+
+class Connections:
+    """The connections of one store.
+
+    Args:
+        location: where to connect.
+        read_only: whether the server shall refuse to write.
+        patience: the longest wait, in seconds: for an answer, and for a server that is away.
+    """
+
+    def __init__(self, location: Location, *, read_only: bool, patience: float) -> None:
+        """Connect to nothing yet."""
+        self.location = location
+        self.patience = patience
+        self._read_only = read_only
+        self._mutex = threading.Lock()
+        self._pool: ConnectionPool[Bounded] | None = None
+        self._connected = False  # ever
+
+    def run(self, work: Callable[[Bounded], _Result]) -> _Result:
+        """Do work on a connection; do it again where that is lost, or another one was in the way.
+
+        The work may be done more than once, and finds out by itself what became of an earlier try.
+
+        Raises:
+            psycopg.Error: it failed, or was still failing when patience ended.
+        """
+        return self._persist(self._borrowed, work)
+
+    def run_apart(self, work: Callable[[Bounded], _Result]) -> _Result:
+        """Do work as `run` does, on a connection beside the pool's, which is closed after it."""
+        return self._persist(lambda _: closing(self.connect()), work)
+
+    def _persist(
+        self,
+        take: Callable[[float], AbstractContextManager[Bounded]],
+        work: Callable[[Bounded], _Result],
+    ) -> _Result:
+        deadline = time.monotonic() + self.patience
+        for nap in _naps():
+            try:
+                with take(deadline) as connection:
+                    return work(connection)
+            except psycopg.Error as error:
+                if time.monotonic() + nap > deadline or not self._worth_another_try(error):
+                    raise
+            time.sleep(nap)
+        raise AssertionError  # the naps never end
+
+    def connect(self) -> Bounded:
+        """Make a connection beside the pool's; its caller closes it. One try."""
+        connection = Bounded.connect(**self.location.parameters, autocommit=True)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: Bounded) -> None:
+        connection.patience = self.patience
+        mode = "ON" if self._read_only else "OFF"
+        milliseconds = round(self.patience * 1000)
+        connection.execute(_SETTINGS.format(mode=mode, milliseconds=milliseconds).encode())
+        self._connected = True
+
+    @contextmanager
+    def _borrowed(self, deadline: float) -> Generator[Bounded]:
+        pool = self._opened()
+        try:
+            connection = pool.getconn(min(_POOL_WAIT, max(0.001, deadline - time.monotonic())))
+        except PoolTimeout:
+            self.connect().close()  # which says what is wrong, unless all are in use
+            raise
+        try:
+            yield connection
+        except psycopg.Error as error:
+            if isinstance(error, errors.ReadOnlySqlTransaction) and not self._read_only:
+                connection.close()  # a primary that is one no more
+            if connection.closed:
+                pool.drain()  # the others are lost too, more likely than not
+            raise
+        except BaseException:
+            connection.close()  # in whatever state it was
+            raise
+        finally:
+            pool.putconn(connection)
+
+    def _opened(self) -> ConnectionPool[Bounded]:
+        with self._mutex:
+            if self._pool is None:
+                self._pool = ConnectionPool(
+                    connection_class=Bounded,
+                    kwargs={**self.location.parameters, "autocommit": True},
+                    min_size=0,
+                    max_size=self.location.max_connections,
+                    open=False,
+                    configure=self._prepare,
+                    reconnect_timeout=0.0,  # whoever wants one tries again
+                    num_workers=1,
+                )
+                self._pool.open()
+            return self._pool
+
+    def _worth_another_try(self, error: psycopg.Error) -> bool:
+        if isinstance(error, _IN_THE_WAY):
+            return True
+        if isinstance(error, errors.ReadOnlySqlTransaction):
+            return not self._read_only
+        if error.sqlstate is not None:
+            return error.sqlstate.startswith(_LOST)
+        if not isinstance(error, OperationalError | InterfaceError):
+            return False
+        return self._connected or any(word in str(error) for word in _PASSING)
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the parent's connections alone, and its pool."""
+        keep_for_parent(self._pool)
+        self._pool = None
+        self._mutex = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connections that nobody uses; the others, when they are given back."""
+        with self._mutex:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+
+_parents: Final[list[object]] = []
+
+
+def keep_for_parent(thing: object) -> None:
+    """In a forked child: never end a parent's connection, which would speak on its socket."""
+    _parents.append(thing)
+
+
+def _naps() -> Iterator[float]:
+    nap = _SHORTEST_NAP
+    while True:
+        yield nap
+        nap = min(2 * nap, _LONGEST_NAP)

@@ -1,0 +1,39 @@
+"""From the server's errors to ours: what happened to which thread, and what the user can do."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import psycopg
+from psycopg import errors
+
+from turnlog.errors import StoreError
+
+_Error = TypeVar("_Error", bound=StoreError)
+
+_HINTS: Final[dict[type[psycopg.Error], str]] = {
+    errors.DiskFull: "free space on the server's disk; the thread goes on as soon as there is some",
+    errors.InsufficientPrivilege: "grant the role SELECT, INSERT, UPDATE and DELETE on the tables, "
+    "or SELECT and use Memory(..., read_only=True)",
+    errors.ReadOnlySqlTransaction: "connect to the primary (target_session_attrs=read-write), or "
+    "use Memory(..., read_only=True)",
+    errors.TooManyConnections: "raise max_connections on the server, or lower it in the URL",
+    errors.QueryCanceled: "raise statement_timeout for this role, and try again",
+    errors.ProgramLimitExceeded: "the turn is too large for PostgreSQL; divide it",
+}
+
+
+def failure(kind: type[_Error], subject: object, doing: str, error: psycopg.Error) -> _Error:
+    """Make our error of the server's; the caller raises it from `error`.
+
+    Args:
+        kind: the error to make.
+        subject: the thread, or the store.
+        doing: what failed, such as "the append failed".
+        error: the server's error, or libpq's.
+    """
+    words = " ".join(str(error).split()) or type(error).__name__
+    hint = _HINTS.get(type(error))
+    if hint is None and error.sqlstate is None:
+        hint = "see that the server runs and can be reached, and try again"
+    return kind(subject, f"{doing}: {words}", hint or "see the server's log for more")

@@ -1,0 +1,343 @@
+"""How a batch gets into the tables.
+
+At first in the hope that nobody else has appended: each thread's part is decided on no news, and
+all of them are written by one statement, a transaction of its own. What that leaves (a thread that
+others appended to, or that was only to be read) is read, decided anew and written under the lock of
+its row.
+
+Where a connection is lost with a statement under way, the statement may have landed, or may still.
+Each try carries an append id, which is kept beside its lines. The next try finds it under the lock
+of the row, or else moves the thread on, so that the lost one, which only fits the thread as it was,
+can land no more. So a turn is there once. Where patience ends first, the outcome is unknown.
+
+Source: design, section 1, stores; section 4, points 1 to 4.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+from psycopg import errors
+
+from turnlog.errors import NotWritten, OutcomeUnknown, ReadOnly
+from turnlog.stores.base import START, Outcome, Position, Read, replaced
+from turnlog.stores.postgres.connections import StillLocked
+from turnlog.stores.postgres.failures import failure
+from turnlog.stores.postgres.reader import names_of, read
+from turnlog.stores.records import read_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from turnlog.errors import TurnlogError
+    from turnlog.names import ThreadKey
+    from turnlog.stores.base import Append
+    from turnlog.stores.postgres.connections import Bounded, Connections
+    from turnlog.stores.postgres.reader import Seen
+    from turnlog.stores.postgres.statements import Statements
+
+_LARGEST: Final = 8 << 20  # bytes of lines in one statement, unless one append alone has more
+
+
+class Part:
+    """One append of a batch, and how far it is.
+
+    Attributes:
+        append: what is wanted.
+        news: what others appended, as read last.
+        lines: what it comes to after the news.
+        ids: the append ids of the tries that may have landed, or may still.
+        hopeful: nothing was read yet.
+        outcome: what became of it; None as long as that is open.
+    """
+
+    __slots__ = ("append", "hopeful", "ids", "lines", "news", "outcome")
+
+    def __init__(self, append: Append) -> None:
+        """Decide on no news."""
+        self.append = append
+        self.ids: set[uuid.UUID] = set()
+        self.outcome: Outcome | None = None
+        self.decide(Read(position=append.position))
+        self.hopeful = bool(self.lines)
+
+    def decide(self, news: Read) -> None:
+        """Decide what to append after some news."""
+        self.news = news
+        self.lines = self.append.decide(news)
+
+    def won(self, life: uuid.UUID) -> None:
+        """Note that its lines are in the thread, behind the news."""
+        end = self.news.position.offset + len(self.lines)
+        self.outcome = Outcome(self.news, Position(life, end, end))
+
+    def failed(self, error: TurnlogError) -> None:
+        """Note that nothing of it is in the thread, or that it cannot be known."""
+        known = self.append.position
+        self.outcome = Outcome(Read(position=known), known, error)
+
+    def busy(self) -> None:
+        """Note that another has its thread."""
+        known = self.append.position
+        self.outcome = Outcome(Read(position=known), known, busy=True)
+
+
+class Writer:
+    """Commits batches.
+
+    Args:
+        connections: where to.
+        statements: the SQL.
+        read_only: whether what has lines is refused.
+    """
+
+    def __init__(
+        self, connections: Connections, statements: Statements, *, read_only: bool
+    ) -> None:
+        """Commit nothing yet."""
+        self._connections = connections
+        self._statements = statements
+        self._read_only = read_only
+
+    def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
+        """Append to each thread of the batch; give the outcomes in its order."""
+        parts = [Part(append) for append in batch]
+        self._settle(parts)
+        return [part.outcome for part in parts if part.outcome is not None]
+
+    def _settle(self, parts: Sequence[Part]) -> None:
+        if self._read_only:
+            for part in parts:
+                if part.lines:
+                    part.failed(_read_only(part))
+        try:
+            self._connections.run(lambda connection: self._attempt(connection, _open(parts)))
+        except psycopg.Error as error:
+            left = _open(parts)
+            if len(left) > 1 and error.sqlstate is not None and not any(p.ids for p in left):
+                for part in left:  # what one of them cannot have, the others may
+                    self._settle([part])
+                return
+            for part in left:
+                _fail(part, error)
+
+    # ---- one try ----
+
+    def _attempt(self, connection: Bounded, parts: Sequence[Part]) -> None:
+        hopeful = [part for part in parts if part.hopeful]
+        for part in hopeful:
+            part.hopeful = False
+        with suppress(errors.LockNotAvailable):  # somebody takes his time to make such a thread
+            self._write(connection, hopeful)
+        readings = [part for part in _open(parts) if not part.lines]
+        if readings:
+            for part, seen in zip(
+                readings, read(connection, self._statements, *_known(readings)), strict=True
+            ):
+                _take_in(part, seen)
+        self._write_under_lock(connection, _open(parts))
+
+    def _write_under_lock(self, connection: Bounded, parts: Sequence[Part]) -> None:
+        if not parts:
+            return
+        won: dict[Part, uuid.UUID] = {}
+        absent: list[Part] = []
+        with connection.transaction():
+            locked = self._lock(connection, parts)
+            for part, seen in zip(
+                parts, read(connection, self._statements, *_known(parts)), strict=True
+            ):
+                if seen is None:
+                    _take_in(part, None)
+                    absent.append(part)
+                elif part in locked:
+                    _take_in(part, seen)
+                else:
+                    _wait_for(part)
+            won = self._swap(connection, [part for part in _open(parts) if part in locked])
+        for part, life in won.items():
+            part.won(life)
+        self._write(connection, _open(absent))
+        for part in _open(parts):
+            _wait_for(part)
+
+    def _lock(self, connection: Bounded, parts: Sequence[Part]) -> set[Part]:
+        """Lock the rows of the threads that exist; where one takes too long, the free ones."""
+        names = _names(parts)
+        try:
+            with connection.transaction():
+                rows = connection.execute(self._statements.lock, names, binary=True).fetchall()
+        except errors.LockNotAvailable:
+            rows = connection.execute(self._statements.lock_free, names, binary=True).fetchall()
+        return {parts[row[0]] for row in rows}
+
+    def _write(self, connection: Bounded, parts: Sequence[Part]) -> None:
+        for chunk in _chunks(parts):
+            for part, life in self._swap(connection, chunk).items():
+                part.won(life)
+
+    def _swap(self, connection: Bounded, parts: Sequence[Part]) -> dict[Part, uuid.UUID]:
+        """Write the lines of parts whose threads are still as they were; give their lives."""
+        if not parts:
+            return {}
+        append = uuid.uuid4()
+        for part in parts:
+            part.ids.add(append)
+        lives = [_life(part) or append for part in parts]
+        try:
+            if len(parts) == 1 and parts[0].news.position.offset:
+                parameters = _of_one(parts[0], append)
+                statement, prepare = self._statements.append, True
+            else:
+                parameters = _of_many(parts, lives, append)
+                statement, prepare = self._statements.append_batch, False
+            cursor = connection.execute(statement, parameters, prepare=prepare, binary=True)
+        except psycopg.Error:
+            if not connection.closed:  # the server has said no
+                _forget(parts, append)
+            raise
+        places: list[int] = [row[0] for row in cursor]
+        won = {parts[place]: lives[place] for place in places}
+        _forget([part for part in parts if part not in won], append)
+        return won
+
+
+def _take_in(part: Part, seen: Seen | None) -> None:
+    """Decide anew after what was read; note the outcome where nothing has to be written."""
+    known = part.append.position
+    if known != START and (seen is None or seen.life != known.incarnation):
+        part.failed(replaced(part.append.key))
+        return
+    if seen is None:
+        part.decide(Read())
+        if not part.lines:
+            part.outcome = Outcome(Read(), START)
+        return
+    landed = next((i for i, append in enumerate(seen.ids) if append in part.ids), None)
+    lines = seen.lines[:landed]
+    end = known.offset + len(lines)
+    part.decide(read_of(lines, Position(seen.life, end, end)))
+    if landed is not None:
+        part.won(seen.life)
+    elif not part.lines:
+        part.outcome = Outcome(part.news, part.news.position)
+
+
+def _wait_for(part: Part) -> None:
+    """Have a part whose thread another has locked tried again: by its caller, if it is sure."""
+    if part.ids:
+        raise StillLocked
+    part.busy()
+
+
+def _open(parts: Sequence[Part]) -> list[Part]:
+    return [part for part in parts if part.outcome is None]
+
+
+def _chunks(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
+    """Divide a batch so that no statement gets too large."""
+    chunk: list[Part] = []
+    size = 0
+    for part in parts:
+        own = sum(map(len, part.lines))
+        if chunk and size + own > _LARGEST:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(part)
+        size += own
+    if chunk:
+        yield chunk
+
+
+def _forget(parts: Sequence[Part], append: uuid.UUID) -> None:
+    for part in parts:
+        part.ids.discard(append)
+
+
+# ---- parameters ----
+
+
+def _known(parts: Sequence[Part]) -> tuple[list[ThreadKey], list[int]]:
+    """Give each part's thread, and how many of its lines are known."""
+    return [part.append.key for part in parts], [part.append.position.offset for part in parts]
+
+
+def _names(parts: Sequence[Part]) -> dict[str, list[str]]:
+    return names_of([part.append.key for part in parts])
+
+
+def _life(part: Part) -> uuid.UUID | None:
+    life = part.news.position.incarnation
+    return life if isinstance(life, uuid.UUID) else None
+
+
+def _size(part: Part) -> int:
+    return sum(map(len, part.lines)) + len(part.lines)
+
+
+def _of_one(part: Part, append: uuid.UUID) -> dict[str, object]:
+    key, position = part.append.key, part.news.position
+    return {
+        "namespace": key.namespace,
+        "id": key.id,
+        "life": position.incarnation,
+        "known": position.offset,
+        "count": len(part.lines),
+        "size": _size(part),
+        "append": append,
+        "lines": [line.decode() for line in part.lines],
+    }
+
+
+def _of_many(
+    parts: Sequence[Part], lives: Sequence[object], append: uuid.UUID
+) -> dict[str, object]:
+    places: list[int] = []
+    seqs: list[int] = []
+    lines: list[str] = []
+    for place, part in enumerate(parts, 1):
+        for seq, line in enumerate(part.lines, part.news.position.offset):
+            places.append(place)
+            seqs.append(seq)
+            lines.append(line.decode())
+    return {
+        **_names(parts),
+        "lives": lives,
+        "known": [part.news.position.offset for part in parts],
+        "counts": [len(part.lines) for part in parts],
+        "sizes": [_size(part) for part in parts],
+        "append": append,
+        "places": places,
+        "seqs": seqs,
+        "lines": lines,
+    }
+
+
+# ---- errors ----
+
+
+def _read_only(part: Part) -> ReadOnly:
+    return ReadOnly(
+        part.append.key,
+        "its memory was opened with read_only=True; nothing was written",
+        "open it for writing",
+    )
+
+
+def _fail(part: Part, error: psycopg.Error) -> None:
+    key = part.append.key
+    if part.ids:
+        unknown = failure(
+            OutcomeUnknown, key, "the connection was lost in the middle of the append", error
+        )
+        unknown.__cause__ = error
+        part.failed(unknown)
+    elif isinstance(error, errors.LockNotAvailable | StillLocked):
+        part.busy()
+    else:
+        own = failure(NotWritten, key, "the append failed, and nothing was written", error)
+        own.__cause__ = error
+        part.failed(own)
