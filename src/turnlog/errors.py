@@ -191,7 +191,8 @@ class LockTimeout(NotWritten, TimeoutError):
         return cls(
             thread,
             f"another process has kept it locked for {seconds:g} s; nothing was written",
-            "try again, or find the process that hangs: fuser or lsof on the file name it",
+            "try again, or find the process that hangs: fuser names it for a file, "
+            "pg_stat_activity for a row",
         )
 
 

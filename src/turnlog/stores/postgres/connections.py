@@ -11,6 +11,7 @@ database) is raised at once.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -39,6 +40,7 @@ class StillLocked(OperationalError):
 _SHORTEST_NAP: Final = 0.02
 _LONGEST_NAP: Final = 1.0
 _POOL_WAIT: Final = 1.0
+_SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 2, 5  # for each host's answer; libpq knows no shorter one
 
 # A row's lock is waited for longer than a commit takes, and no longer. A client that stands still
 # in the middle of a transaction is cut off. What was acknowledged is on the server's disk, whatever
@@ -102,6 +104,12 @@ class Connections:
         """Connect to nothing yet."""
         self.location = location
         self.patience = patience
+        timeout = max(_SHORTEST_TIMEOUT, min(_LONGEST_TIMEOUT, math.ceil(patience)))
+        self._parameters = {
+            "connect_timeout": timeout,
+            **location.parameters,
+            "autocommit": True,
+        }
         self._read_only = read_only
         self._mutex = threading.Lock()
         self._pool: ConnectionPool[Bounded] | None = None
@@ -139,7 +147,7 @@ class Connections:
 
     def connect(self) -> Bounded:
         """Make a connection beside the pool's; its caller closes it. One try."""
-        connection = Bounded.connect(**self.location.parameters, autocommit=True)
+        connection = Bounded.connect(**self._parameters)
         try:
             self._prepare(connection)
         except BaseException:
@@ -181,7 +189,7 @@ class Connections:
             if self._pool is None:
                 self._pool = ConnectionPool(
                     connection_class=Bounded,
-                    kwargs={**self.location.parameters, "autocommit": True},
+                    kwargs=self._parameters,
                     min_size=0,
                     max_size=self.location.max_connections,
                     open=False,

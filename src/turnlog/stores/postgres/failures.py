@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg_pool import PoolTimeout
 
 from turnlog.errors import StoreError
 
@@ -18,6 +19,7 @@ _HINTS: Final[dict[type[psycopg.Error], str]] = {
     errors.ReadOnlySqlTransaction: "connect to the primary (target_session_attrs=read-write), or "
     "use Memory(..., read_only=True)",
     errors.TooManyConnections: "raise max_connections on the server, or lower it in the URL",
+    PoolTimeout: "raise max_connections in the URL: all of the store's are in use",
     errors.QueryCanceled: "raise statement_timeout for this role, and try again",
     errors.ProgramLimitExceeded: "the turn is too large for PostgreSQL; divide it",
 }

@@ -29,7 +29,6 @@ _MOST_CONNECTIONS: Final = 1000
 # Unless the URL says otherwise: a server that is gone is noticed while a caller still waits.
 _DEFAULTS: Final[dict[str, Any]] = {
     "application_name": "turnlog",
-    "connect_timeout": 5,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,

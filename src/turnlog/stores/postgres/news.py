@@ -103,7 +103,7 @@ class Notifier:
         outbox, self._outbox = self._outbox, _Outbox()
         telling = outbox.end()
         if telling is not None:
-            telling.join(self._connections.patience)
+            telling.join(min(self._connections.patience, _LONGEST_NAP))
 
 
 class _Outbox:

@@ -48,17 +48,26 @@ class TurnLocks:
         """
         number = _number(self._connections.location.tables, key)
         with self._mutex:
-            if self._connection is None or self._connection.closed:
-                self._held.clear()  # they went with the connection
-                self._connection = self._connections.connect()
-            if number in self._held:
-                return None
-            query = "SELECT pg_try_advisory_lock(%s)"
-            row = self._connection.execute(query, (number,)).fetchone()
-            if row is None or not row[0]:
-                return None
-            self._held.add(number)
-            return partial(self._release, self._connection, number)
+            try:
+                return self._take(number)
+            except psycopg.OperationalError:
+                if self._connection is not None and not self._connection.closed:
+                    raise
+                return self._take(number)  # on another one
+
+    def _take(self, number: int) -> Callable[[], None] | None:
+        if self._connection is None or self._connection.closed:
+            self._held.clear()  # they went with the connection
+            self._connection = None
+            self._connection = self._connections.connect()
+        if number in self._held:
+            return None
+        query = "SELECT pg_try_advisory_lock(%s)"
+        row = self._connection.execute(query, (number,)).fetchone()
+        if row is None or not row[0]:
+            return None
+        self._held.add(number)
+        return partial(self._release, self._connection, number)
 
     def _release(self, connection: Bounded, number: int) -> None:
         with self._mutex:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from turnlog.errors import TurnlogError
-    from turnlog.names import ThreadKey
     from turnlog.stores.base import Append
     from turnlog.stores.postgres.connections import Bounded, Connections
     from turnlog.stores.postgres.reader import Seen
@@ -117,88 +116,97 @@ class Writer:
             self._connections.run(lambda connection: self._attempt(connection, _open(parts)))
         except psycopg.Error as error:
             left = _open(parts)
-            if len(left) > 1 and error.sqlstate is not None and not any(p.ids for p in left):
+            if len(left) > 1 and _may_concern_one(error) and not any(part.ids for part in left):
                 for part in left:  # what one of them cannot have, the others may
                     self._settle([part])
                 return
             for part in left:
                 _fail(part, error)
 
-    # ---- one try ----
-
     def _attempt(self, connection: Bounded, parts: Sequence[Part]) -> None:
+        append = uuid.uuid4()
+        try:
+            self._hope(connection, parts, append)
+            readings = [part for part in _open(parts) if not part.lines]
+            if readings:
+                for part, seen in zip(readings, self._read(connection, readings), strict=True):
+                    _take_in(part, seen)
+            self._write_under_lock(connection, _open(parts), append)
+        except psycopg.Error:
+            if not connection.closed:  # the server has said no: nothing is under way
+                _forget(parts, append)
+            raise
+
+    def _hope(self, connection: Bounded, parts: Sequence[Part], append: uuid.UUID) -> None:
+        """Write what was decided on no news, at the first try."""
         hopeful = [part for part in parts if part.hopeful]
         for part in hopeful:
             part.hopeful = False
         with suppress(errors.LockNotAvailable):  # somebody takes his time to make such a thread
-            self._write(connection, hopeful)
-        readings = [part for part in _open(parts) if not part.lines]
-        if readings:
-            for part, seen in zip(
-                readings, read(connection, self._statements, *_known(readings)), strict=True
-            ):
-                _take_in(part, seen)
-        self._write_under_lock(connection, _open(parts))
+            self._write(connection, hopeful, append)
 
-    def _write_under_lock(self, connection: Bounded, parts: Sequence[Part]) -> None:
+    def _write_under_lock(
+        self, connection: Bounded, parts: Sequence[Part], append: uuid.UUID
+    ) -> None:
         if not parts:
             return
-        won: dict[Part, uuid.UUID] = {}
-        absent: list[Part] = []
-        with connection.transaction():
-            locked = self._lock(connection, parts)
-            for part, seen in zip(
-                parts, read(connection, self._statements, *_known(parts)), strict=True
-            ):
-                if seen is None:
-                    _take_in(part, None)
-                    absent.append(part)
-                elif part in locked:
-                    _take_in(part, seen)
-                else:
-                    _wait_for(part)
-            won = self._swap(connection, [part for part in _open(parts) if part in locked])
-        for part, life in won.items():
-            part.won(life)
-        self._write(connection, _open(absent))
+        try:
+            absent = self._write_locked(connection, self._statements.lock, parts, append)
+        except errors.LockNotAvailable:
+            absent = self._write_locked(connection, self._statements.lock_free, parts, append)
+        with suppress(errors.LockNotAvailable):
+            self._write(connection, absent, append)
         for part in _open(parts):
             _wait_for(part)
 
-    def _lock(self, connection: Bounded, parts: Sequence[Part]) -> set[Part]:
-        """Lock the rows of the threads that exist; where one takes too long, the free ones."""
-        names = _names(parts)
-        try:
-            with connection.transaction():
-                rows = connection.execute(self._statements.lock, names, binary=True).fetchall()
-        except errors.LockNotAvailable:
-            rows = connection.execute(self._statements.lock_free, names, binary=True).fetchall()
-        return {parts[row[0]] for row in rows}
+    def _write_locked(
+        self, connection: Bounded, lock: bytes, parts: Sequence[Part], append: uuid.UUID
+    ) -> list[Part]:
+        """Write to the threads that exist, in one transaction; give those that do not.
 
-    def _write(self, connection: Bounded, parts: Sequence[Part]) -> None:
+        What is locked by another, and passed over, is left open.
+        """
+        absent: list[Part] = []
+        with connection.transaction():
+            rows = connection.execute(lock, _names(parts), binary=True)
+            locked = {parts[row[0]] for row in rows}
+            for part, seen in zip(parts, self._read(connection, parts), strict=True):
+                if seen is None or part in locked:
+                    _take_in(part, seen)
+                if seen is None and part.outcome is None:
+                    absent.append(part)
+            ready = [part for part in _open(parts) if part in locked]
+            won = self._swap(connection, ready, append)
+        for part, life in won.items():
+            part.won(life)
+        return absent
+
+    def _read(self, connection: Bounded, parts: Sequence[Part]) -> list[Seen | None]:
+        keys = [part.append.key for part in parts]
+        known = [part.append.position.offset for part in parts]
+        return read(connection, self._statements, keys, known)
+
+    def _write(self, connection: Bounded, parts: Sequence[Part], append: uuid.UUID) -> None:
         for chunk in _chunks(parts):
-            for part, life in self._swap(connection, chunk).items():
+            for part, life in self._swap(connection, chunk, append).items():
                 part.won(life)
 
-    def _swap(self, connection: Bounded, parts: Sequence[Part]) -> dict[Part, uuid.UUID]:
+    def _swap(
+        self, connection: Bounded, parts: Sequence[Part], append: uuid.UUID
+    ) -> dict[Part, uuid.UUID]:
         """Write the lines of parts whose threads are still as they were; give their lives."""
         if not parts:
             return {}
-        append = uuid.uuid4()
         for part in parts:
             part.ids.add(append)
         lives = [_life(part) or append for part in parts]
-        try:
-            if len(parts) == 1 and parts[0].news.position.offset:
-                parameters = _of_one(parts[0], append)
-                statement, prepare = self._statements.append, True
-            else:
-                parameters = _of_many(parts, lives, append)
-                statement, prepare = self._statements.append_batch, False
-            cursor = connection.execute(statement, parameters, prepare=prepare, binary=True)
-        except psycopg.Error:
-            if not connection.closed:  # the server has said no
-                _forget(parts, append)
-            raise
+        if len(parts) == 1 and parts[0].news.position.offset:
+            parameters = _of_one(parts[0], append)
+            statement, prepare = self._statements.append, True
+        else:
+            parameters = _of_many(parts, lives, append)
+            statement, prepare = self._statements.append_batch, False
+        cursor = connection.execute(statement, parameters, prepare=prepare, binary=True)
         places: list[int] = [row[0] for row in cursor]
         won = {parts[place]: lives[place] for place in places}
         _forget([part for part in parts if part not in won], append)
@@ -258,11 +266,6 @@ def _forget(parts: Sequence[Part], append: uuid.UUID) -> None:
 
 
 # ---- parameters ----
-
-
-def _known(parts: Sequence[Part]) -> tuple[list[ThreadKey], list[int]]:
-    """Give each part's thread, and how many of its lines are known."""
-    return [part.append.key for part in parts], [part.append.position.offset for part in parts]
 
 
 def _names(parts: Sequence[Part]) -> dict[str, list[str]]:
@@ -325,6 +328,11 @@ def _read_only(part: Part) -> ReadOnly:
         "its memory was opened with read_only=True; nothing was written",
         "open it for writing",
     )
+
+
+def _may_concern_one(error: psycopg.Error) -> bool:
+    """Tell whether a batch's error may be about one of its threads, or its lines."""
+    return error.sqlstate is not None and not isinstance(error, errors.LockNotAvailable)
 
 
 def _fail(part: Part, error: psycopg.Error) -> None:
