@@ -60,6 +60,9 @@ INTERNAL: Final = {
     "performing",
 }
 
+# The environment of the examples that need a server, and the fixture that has one.
+SERVERS: Final = {"DATABASE_URL": "postgres_url", "NATS_URL": "nats_url"}
+
 REQUIRED: Final = {
     *(f"R{n}" for n in range(1, 25)),
     *(f"C{n:02}" for n in range(1, 33)),
@@ -137,8 +140,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: Provider) 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.name)
-def test_the_examples_of_a_document_run(path: Path) -> None:
+def test_the_examples_of_a_document_run(
+    path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every example in the documents runs, and prints what the document says."""
+    for name, server in SERVERS.items():
+        if f'"{name}"' in text_of(path):
+            monkeypatch.setenv(name, request.getfixturevalue(server))
     runner = Runner()
     parsers = [
         CodeBlockParser("python", runner.python),

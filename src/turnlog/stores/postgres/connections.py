@@ -105,7 +105,7 @@ class Connections:
         self.location = location
         self.patience = patience
         timeout = max(_SHORTEST_TIMEOUT, min(_LONGEST_TIMEOUT, math.ceil(patience)))
-        self._parameters = {
+        self._parameters: dict[str, Any] = {
             "connect_timeout": timeout,
             **location.parameters,
             "autocommit": True,

@@ -168,8 +168,8 @@ class Writer:
         """
         absent: list[Part] = []
         with connection.transaction():
-            rows = connection.execute(lock, _names(parts), binary=True)
-            locked = {parts[row[0]] for row in rows}
+            places: list[int] = [r[0] for r in connection.execute(lock, _names(parts), binary=True)]
+            locked = {parts[place] for place in places}
             for part, seen in zip(parts, self._read(connection, parts), strict=True):
                 if seen is None or part in locked:
                     _take_in(part, seen)
