@@ -40,6 +40,7 @@ class StillLocked(OperationalError):
 _SHORTEST_NAP: Final = 0.02
 _LONGEST_NAP: Final = 1.0
 _POOL_WAIT: Final = 1.0
+_MOST_MILLISECONDS: Final = 2**31 - 1  # of a setting of the server
 _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 2, 5  # for each host's answer; libpq knows no shorter one
 
 # A row's lock is waited for longer than a commit takes, and no longer. A client that stands still
@@ -57,6 +58,7 @@ _SETTINGS: Final = """
 # Connections lost, servers that go down or come up, sessions that were cut off.
 _LOST: Final = ("08", "57P", "25P03")
 _IN_THE_WAY: Final = (
+    errors.LockNotAvailable,
     errors.SerializationFailure,
     errors.DeadlockDetected,
     errors.TooManyConnections,
@@ -104,7 +106,7 @@ class Connections:
         """Connect to nothing yet."""
         self.location = location
         self.patience = patience
-        timeout = max(_SHORTEST_TIMEOUT, min(_LONGEST_TIMEOUT, math.ceil(patience)))
+        timeout = math.ceil(max(_SHORTEST_TIMEOUT, min(_LONGEST_TIMEOUT, patience)))
         self._parameters: dict[str, Any] = {
             "connect_timeout": timeout,
             **location.parameters,
@@ -140,7 +142,7 @@ class Connections:
                 with take(deadline) as connection:
                     return work(connection)
             except psycopg.Error as error:
-                if time.monotonic() + nap > deadline or not self._worth_another_try(error):
+                if time.monotonic() + nap > deadline or not self.worth_another_try(error):
                     raise
             time.sleep(nap)
         raise AssertionError  # the naps never end
@@ -158,7 +160,7 @@ class Connections:
     def _prepare(self, connection: Bounded) -> None:
         connection.patience = self.patience
         mode = "ON" if self._read_only else "OFF"
-        milliseconds = round(self.patience * 1000)
+        milliseconds = round(min(self.patience * 1000, _MOST_MILLISECONDS))
         connection.execute(_SETTINGS.format(mode=mode, milliseconds=milliseconds).encode())
         self._connected = True
 
@@ -200,7 +202,8 @@ class Connections:
                 self._pool.open()
             return self._pool
 
-    def _worth_another_try(self, error: psycopg.Error) -> bool:
+    def worth_another_try(self, error: psycopg.Error) -> bool:
+        """Tell whether it may be otherwise on another connection, or a little later."""
         if isinstance(error, _IN_THE_WAY):
             return True
         if isinstance(error, errors.ReadOnlySqlTransaction):

@@ -30,17 +30,22 @@ class Seen:
 
     Attributes:
         life: which life of it.
+        turns: how many turns it has in all.
+        seqs: the place of each line in the thread.
         ids: the append id of each line.
         lines: the lines.
     """
 
-    __slots__ = ("ids", "life", "lines")
+    __slots__ = ("ids", "life", "lines", "seqs", "turns")
 
-    def __init__(self, life: uuid.UUID, rows: Sequence[tuple[Any, ...]]) -> None:
+    def __init__(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Take the rows that `Statements.read` gives of one thread."""
-        self.life = life
-        self.ids = [row[3] for row in rows if row[3] is not None]
-        self.lines = [row[4] for row in rows if row[3] is not None]
+        self.life: uuid.UUID = rows[0][1]
+        self.turns: int = rows[-1][2]
+        found = [row for row in rows if row[3] is not None]
+        self.seqs: list[int] = [row[3] for row in found]
+        self.ids: list[uuid.UUID] = [row[4] for row in found]
+        self.lines: list[bytes] = [row[5] for row in found]
 
 
 def read(
@@ -54,25 +59,26 @@ def read(
     """
     names = names_of(keys)
     rows: list[list[tuple[Any, ...]]] = [[] for _ in keys]
+    since = list(known)
     lacking = list(range(len(keys)))
     while lacking:
         parameters = {
             "namespaces": [names["namespaces"][i] for i in lacking],
             "ids": [names["ids"][i] for i in lacking],
-            "known": [known[i] + len(rows[i]) for i in lacking],
+            "known": [since[i] for i in lacking],
             "page": _PAGE,
         }
-        page = rows_of(connection, statements.read, parameters)
         longer: list[int] = []
-        for place, group in groupby(page, _place):
-            i, more = lacking[place], list(group)
-            if rows[i] and more[0][1] != rows[i][0][1]:
+        for place, group in groupby(rows_of(connection, statements.read, parameters), _place):
+            i, page = lacking[place], list(group)
+            if rows[i] and page[0][1] != rows[i][0][1]:
                 raise StillLocked
-            rows[i] += more
-            if more[-1][2] > known[i] + len(rows[i]):
+            rows[i] += page
+            if len(page) == _PAGE:
+                since[i] = page[-1][3] + 1
                 longer.append(i)
         lacking = longer
-    return [Seen(each[0][1], each) if each else None for each in rows]
+    return [Seen(each) if each else None for each in rows]
 
 
 def rows_of(

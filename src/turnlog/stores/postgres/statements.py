@@ -72,7 +72,7 @@ _APPEND_BATCH = """
 
 # Of each thread its life, its turns, and a page of what was appended from `known` on.
 _READ = """
-    SELECT w.place - 1, t.life, t.turns, a.append, convert_to(a.line, 'UTF8')
+    SELECT w.place - 1, t.life, t.turns, a.seq, a.append, convert_to(a.line, 'UTF8')
     FROM unnest(
         %(namespaces)b::text[], %(ids)b::text[], %(known)b::bigint[]
     ) WITH ORDINALITY AS w (namespace, id, known, place)

@@ -6,7 +6,6 @@ Source: spec R3; design, section 1, stores.
 from __future__ import annotations
 
 import datetime as dt
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,7 +63,6 @@ class PostgresStore:
         channel = channel_of(self._location.tables)
         self._notifier = Notifier(self._connections, channel)
         self._listener = Listener(self._connections, self._statements, channel)
-        self._mutex = threading.Lock()
         self._prepared = False
         self._untold: list[UnsafeFileSystemWarning] = []
 
@@ -73,11 +71,10 @@ class PostgresStore:
         return f"PostgresStore({self._location.shown!r})"
 
     def _prepare(self) -> None:
-        """Make the tables at the first use, or only look at them; any number of times."""
-        with self._mutex:
-            if not self._prepared:
-                self._connections.run_apart(self._look_at_tables)
-                self._prepared = True
+        """Make the tables at the first use, or only look at them; any number at once."""
+        if not self._prepared:
+            self._connections.run_apart(self._look_at_tables)
+            self._prepared = True
 
     def _look_at_tables(self, connection: Bounded) -> None:
         if self.read_only:
@@ -98,8 +95,7 @@ class PostgresStore:
             )
         found = Read()
         if seen is not None:
-            end = len(seen.lines)
-            found = read_of(seen.lines, Position(seen.life, end, end))
+            found = read_of(seen.lines, Position(seen.life, seen.turns, seen.turns))
         warnings, self._untold = tuple(self._untold), []
         return replace(found, warnings=warnings)
 
@@ -157,9 +153,10 @@ class PostgresStore:
             nonlocal existed
             parameters = {"namespace": key.namespace, "id": key.id}
             with connection.transaction():
-                thread = connection.execute(self._statements.delete_thread, parameters)
-                connection.execute(self._statements.delete_turns, parameters)
-                existed = existed or thread.rowcount > 0  # of a try whose end was not heard, too
+                if connection.execute(self._statements.delete_thread, parameters).rowcount:
+                    # Nobody can make it anew before this is committed; else they would be his.
+                    connection.execute(self._statements.delete_turns, parameters)
+                    existed = True  # also where the end of the commit is not heard
             return existed
 
         with _translated(key, "it cannot be deleted"):
@@ -188,7 +185,6 @@ class PostgresStore:
 
     def after_fork(self) -> None:
         """Leave the parent's connections alone."""
-        self._mutex = threading.Lock()
         self._connections.after_fork()
         self._turn_locks.after_fork()
         self._notifier.after_fork()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from psycopg import errors
 
-from turnlog.errors import NotWritten, OutcomeUnknown, ReadOnly
+from turnlog.errors import LockTimeout, NotWritten, OutcomeUnknown, ReadOnly
 from turnlog.stores.base import START, Outcome, Position, Read, replaced
 from turnlog.stores.postgres.connections import StillLocked
 from turnlog.stores.postgres.failures import failure
@@ -116,7 +116,8 @@ class Writer:
             self._connections.run(lambda connection: self._attempt(connection, _open(parts)))
         except psycopg.Error as error:
             left = _open(parts)
-            if len(left) > 1 and _may_concern_one(error) and not any(part.ids for part in left):
+            known = error.sqlstate is not None and not any(part.ids for part in left)
+            if len(left) > 1 and known and not self._connections.worth_another_try(error):
                 for part in left:  # what one of them cannot have, the others may
                     self._settle([part])
                 return
@@ -225,9 +226,8 @@ def _take_in(part: Part, seen: Seen | None) -> None:
             part.outcome = Outcome(Read(), START)
         return
     landed = next((i for i, append in enumerate(seen.ids) if append in part.ids), None)
-    lines = seen.lines[:landed]
-    end = known.offset + len(lines)
-    part.decide(read_of(lines, Position(seen.life, end, end)))
+    end = seen.turns if landed is None else seen.seqs[landed]
+    part.decide(read_of(seen.lines[:landed], Position(seen.life, end, end)))
     if landed is not None:
         part.won(seen.life)
     elif not part.lines:
@@ -330,11 +330,6 @@ def _read_only(part: Part) -> ReadOnly:
     )
 
 
-def _may_concern_one(error: psycopg.Error) -> bool:
-    """Tell whether a batch's error may be about one of its threads, or its lines."""
-    return error.sqlstate is not None and not isinstance(error, errors.LockNotAvailable)
-
-
 def _fail(part: Part, error: psycopg.Error) -> None:
     key = part.append.key
     if part.ids:
@@ -343,9 +338,9 @@ def _fail(part: Part, error: psycopg.Error) -> None:
         )
         unknown.__cause__ = error
         part.failed(unknown)
-    elif isinstance(error, errors.LockNotAvailable | StillLocked):
-        part.busy()
     else:
-        own = failure(NotWritten, key, "the append failed, and nothing was written", error)
+        locked = isinstance(error, errors.LockNotAvailable)
+        kind = LockTimeout if locked else NotWritten
+        own = failure(kind, key, "the append failed, and nothing was written", error)
         own.__cause__ = error
         part.failed(own)
