@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -212,7 +213,7 @@ class Connections:
             return error.sqlstate.startswith(_LOST)
         if not isinstance(error, OperationalError | InterfaceError):
             return False
-        return self._connected or any(word in str(error) for word in _PASSING)
+        return self._connected or any(word in _unquoted(error) for word in _PASSING)
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent's connections alone, and its pool."""
@@ -226,6 +227,11 @@ class Connections:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
+
+
+def _unquoted(error: psycopg.Error) -> str:
+    """Give libpq's words without the names of databases and roles."""
+    return re.sub('"[^"]*"', "", str(error))
 
 
 _parents: Final[list[object]] = []

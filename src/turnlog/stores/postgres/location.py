@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import unquote
 
 from msgspec import Struct
 from psycopg import ProgrammingError
@@ -26,8 +26,10 @@ from turnlog.errors import UnknownStore
 _PLAIN: Final = re.compile("[a-z_][a-z0-9_]{0,39}")  # leaves room in an identifier's 63 bytes
 _MOST_CONNECTIONS: Final = 1000
 
+_DEFAULT: Final = {"schema": "public", "table_prefix": "turnlog_", "max_connections": "8"}
+
 # Unless the URL says otherwise: a server that is gone is noticed while a caller still waits.
-_DEFAULTS: Final[dict[str, Any]] = {
+_DEFAULT_PARAMETERS: Final[dict[str, Any]] = {
     "application_name": "turnlog",
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -68,65 +70,60 @@ def parse(url: str) -> Location:
 
     Raises:
         UnknownStore: libpq cannot read it, or one of our parameters is no good. The password is
-            not in the message.
+            not in the message, wherever it stands.
     """
     address, _, query = url.partition("?")
+    path = address.partition("://")[2].partition("/")[2]
+    if "@" in path or "@" in query.rpartition("/")[0]:  # a part of the password, most likely
+        raise _unreadable()
     pairs = [pair.partition("=") for pair in query.split("&") if pair]
-    own = {name: unquote(value) for name, _, value in pairs if name in _OWN}
+    own = {name: unquote(value) for name, _, value in pairs if name in _DEFAULT}
     rest = "&".join("".join(pair) for pair in pairs if pair[0] not in own)
-    shown = _shown(url)
     try:
         parameters = conninfo_to_dict(f"{address}?{rest}")
     except ProgrammingError:
         parameters = None  # libpq's words quote the part that it cannot read
-    if parameters is None:
-        raise UnknownStore(
-            f"location {shown!r}",
-            "libpq cannot read it",
-            "give postgresql://user@host:port/database?parameter=value, with what is special in "
-            "a user, a password or a value in percent-encoding",
-        )
+    if parameters is None or "@" in str(parameters.get("host", ""))[1:]:
+        raise _unreadable()
+    shown = _shown(parameters)
+    for name in ("schema", "table_prefix"):
+        if not _PLAIN.fullmatch(own.setdefault(name, _DEFAULT[name])):
+            raise _no_good(
+                shown,
+                name,
+                "a plain name: a-z, 0-9 and _, not beginning with a digit, at most 40 characters",
+            )
+        if own[name] != _DEFAULT[name]:
+            shown += f"{'&' if '?' in shown else '?'}{name}={own[name]}"
+    count = own.setdefault("max_connections", _DEFAULT["max_connections"])
+    if not (count.isascii() and count.isdigit() and 1 <= int(count) <= _MOST_CONNECTIONS):
+        raise _no_good(shown, "max_connections", f"a number from 1 to {_MOST_CONNECTIONS}")
     return Location(
-        _DEFAULTS | parameters,
-        _name(own, "schema", "public", shown),
-        _name(own, "table_prefix", "turnlog_", shown),
-        _count(own, shown),
+        _DEFAULT_PARAMETERS | parameters,
+        own["schema"],
+        own["table_prefix"],
+        int(count),
         shown,
     )
 
 
-_OWN: Final = frozenset(("schema", "table_prefix", "max_connections"))
-_SHOWN: Final = ("schema", "table_prefix", "max_connections", "sslmode", "target_session_attrs")
+def _shown(parameters: dict[str, Any]) -> str:
+    """Give the hosts and the database, as libpq understands them, and no more."""
+    hosts = str(parameters.get("host", "")).split(",")
+    ports = str(parameters.get("port", "")).split(",")
+    ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+    names = [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True)]
+    return f"postgresql://{','.join(names)}/{parameters.get('dbname', '')}"
 
 
-def _shown(url: str) -> str:
-    """Give the URL with the hosts and the database, and of the query what is surely no secret."""
-    scheme, _, rest = url.partition("://")
-    rest, _, query = rest.partition("?")
-    hosts, slash, database = rest.partition("/")
-    if "@" in database:  # a slash in the password was not encoded
-        hosts, slash, database = f"{hosts}/{database}".rpartition("@")[2].partition("/")
-    kept = urlencode([pair for pair in parse_qsl(query) if pair[0] in _SHOWN])
-    return f"{scheme}://{hosts.rpartition('@')[2]}{slash}{database}{'?' if kept else ''}{kept}"
+def _unreadable() -> UnknownStore:
+    return UnknownStore(
+        "location 'postgresql://…'",
+        "libpq cannot read it",
+        "give postgresql://user@host:port/database?parameter=value, with what is special in a "
+        "user, a password or a value in percent-encoding",
+    )
 
 
-def _name(own: dict[str, str], parameter: str, default: str, shown: str) -> str:
-    name = own.get(parameter, default)
-    if not _PLAIN.fullmatch(name):
-        raise UnknownStore(
-            f"location {shown!r}",
-            f"the {parameter} {name!r} is no plain name",
-            "give one of a-z, 0-9 and _, not beginning with a digit, of at most 40 characters",
-        )
-    return name
-
-
-def _count(own: dict[str, str], shown: str) -> int:
-    text = own.get("max_connections", "8")
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST_CONNECTIONS):
-        raise UnknownStore(
-            f"location {shown!r}",
-            f"max_connections is {text!r}",
-            f"give a number from 1 to {_MOST_CONNECTIONS}",
-        )
-    return int(text)
+def _no_good(shown: str, parameter: str, wanted: str) -> UnknownStore:
+    return UnknownStore(f"location {shown!r}", f"its {parameter} is no good", f"give {wanted}")
