@@ -5,7 +5,8 @@ more is no different from one that is gone. What was lost is made anew as long a
 whether what was under way on it has landed is its caller's to find out.
 
 Until the first connection was made, what will not heal by waiting (a wrong password, no such
-database) is raised at once.
+database) is raised at once, and a server that is away is waited for some seconds only: there may be
+none.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class StillLocked(OperationalError):
 _SHORTEST_NAP: Final = 0.02
 _LONGEST_NAP: Final = 1.0
 _POOL_WAIT: Final = 1.0
+_FIRST_PATIENCE: Final = 5.0
 _MOST_MILLISECONDS: Final = 2**31 - 1  # of a setting of the server
 _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 2, 5  # for each host's answer; libpq knows no shorter one
 
@@ -137,7 +139,8 @@ class Connections:
         take: Callable[[float], AbstractContextManager[Bounded]],
         work: Callable[[Bounded], _Result],
     ) -> _Result:
-        deadline = time.monotonic() + self.patience
+        patience = self.patience if self._connected else min(self.patience, _FIRST_PATIENCE)
+        deadline = time.monotonic() + patience
         for nap in _naps():
             try:
                 with take(deadline) as connection:
