@@ -16,7 +16,6 @@ Source: design, section 1, stores; section 4, points 1 to 4.
 from __future__ import annotations
 
 import uuid
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import psycopg
@@ -143,8 +142,7 @@ class Writer:
         hopeful = [part for part in parts if part.hopeful]
         for part in hopeful:
             part.hopeful = False
-        with suppress(errors.LockNotAvailable):  # somebody takes his time to make such a thread
-            self._write(connection, hopeful, append)
+        self._write(connection, hopeful, append)
 
     def _write_under_lock(
         self, connection: Bounded, parts: Sequence[Part], append: uuid.UUID
@@ -155,8 +153,7 @@ class Writer:
             absent = self._write_locked(connection, self._statements.lock, parts, append)
         except errors.LockNotAvailable:
             absent = self._write_locked(connection, self._statements.lock_free, parts, append)
-        with suppress(errors.LockNotAvailable):
-            self._write(connection, absent, append)
+        self._write(connection, absent, append)
         for part in _open(parts):
             _wait_for(part)
 
@@ -189,8 +186,20 @@ class Writer:
 
     def _write(self, connection: Bounded, parts: Sequence[Part], append: uuid.UUID) -> None:
         for chunk in _chunks(parts):
-            for part, life in self._swap(connection, chunk, append).items():
-                part.won(life)
+            if not self._written(connection, chunk, append) and len(chunk) > 1:
+                for part in chunk:
+                    self._written(connection, [part], append)
+
+    def _written(self, connection: Bounded, parts: Sequence[Part], append: uuid.UUID) -> bool:
+        """Write parts; False where somebody takes his time to make a thread of such a name."""
+        try:
+            won = self._swap(connection, parts, append)
+        except errors.LockNotAvailable:
+            _forget(parts, append)
+            return False
+        for part, life in won.items():
+            part.won(life)
+        return True
 
     def _swap(
         self, connection: Bounded, parts: Sequence[Part], append: uuid.UUID
