@@ -1,8 +1,9 @@
 """Connections to the server: made when needed, bounded in number and in patience, made anew.
 
 A connection waits a bounded time for each answer, so a server, or a network, that says nothing any
-more is no different from one that is gone. What was lost is made anew as long as patience lasts;
-whether what was under way on it has landed is its caller's to find out.
+more is no different from one that is gone. What was lost is made anew as long as patience lasts.
+Then its session is ended first, if the server still has it: what was under way there has landed, or
+never will. Which of the two is its caller's to find out.
 
 Until the first connection was made, what will not heal by waiting (a wrong password, no such
 database) is raised at once, and a server that is away is waited for some seconds only: there may be
@@ -20,7 +21,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
-from psycopg import Connection, InterfaceError, OperationalError, errors
+from psycopg import Connection, OperationalError, errors
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
@@ -35,8 +36,16 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
+class Lost(OperationalError):
+    """Raised where a connection was lost in the middle of something, with the words of why."""
+
+
 class StillLocked(OperationalError):
     """Raised by work that has to be done again, since another session is in its way."""
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("another session keeps its row locked")
 
 
 _SHORTEST_NAP: Final = 0.02
@@ -56,11 +65,15 @@ _SETTINGS: Final = """
     SET idle_in_transaction_session_timeout = {milliseconds};
     SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') = 'off';
+    SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid();
+"""
+_END_SESSION: Final = """
+    SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
+    WHERE pid = %s AND backend_start = %s
 """
 
-# Connections lost, servers that go down or come up, sessions that were cut off.
-_LOST: Final = ("08", "57P", "25P03")
 _IN_THE_WAY: Final = (
+    Lost,
     errors.LockNotAvailable,
     errors.SerializationFailure,
     errors.DeadlockDetected,
@@ -80,9 +93,15 @@ logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
 class Bounded(Connection[tuple[Any, ...]]):
-    """A connection that waits no longer than its patience, in seconds, for an answer."""
+    """A connection that waits no longer than its patience, in seconds, for an answer.
+
+    Attributes:
+        patience: how long, in seconds.
+        session: what the server knows it by; empty where it does not tell.
+    """
 
     patience: float | None = None
+    session: tuple[Any, ...] = ()
 
     def wait(
         self, gen: PQGen[_Result], interval: float = 0.1, timeout: float | None = None
@@ -119,6 +138,7 @@ class Connections:
         self._mutex = threading.Lock()
         self._pool: ConnectionPool[Bounded] | None = None
         self._connected = False  # ever
+        self._lost: list[tuple[Any, ...]] = []  # sessions
 
     def run(self, work: Callable[[Bounded], _Result]) -> _Result:
         """Do work on a connection; do it again where that is lost, or another one was in the way.
@@ -162,10 +182,14 @@ class Connections:
         return connection
 
     def _prepare(self, connection: Bounded) -> None:
-        connection.patience = self.patience
+        connection.patience = self.patience / 2  # what is lost is to be tried once more
         mode = "ON" if self._read_only else "OFF"
         milliseconds = round(min(self.patience * 1000, _MOST_MILLISECONDS))
-        connection.execute(_SETTINGS.format(mode=mode, milliseconds=milliseconds).encode())
+        settings = _SETTINGS.format(mode=mode, milliseconds=milliseconds)
+        cursor = connection.execute(settings.encode())
+        while cursor.nextset():
+            pass
+        connection.session = cursor.fetchone() or ()
         self._connected = True
 
     @contextmanager
@@ -177,18 +201,32 @@ class Connections:
             self.connect().close()  # which says what is wrong, unless all are in use
             raise
         try:
+            self._end_lost_sessions(connection)
             yield connection
         except psycopg.Error as error:
+            if connection.closed:
+                if connection.session:
+                    self._lost.append(connection.session)
+                pool.drain()  # the others are lost too, more likely than not
+                raise Lost(str(error)) from error
             if isinstance(error, errors.ReadOnlySqlTransaction) and not self._read_only:
                 connection.close()  # a primary that is one no more
-            if connection.closed:
-                pool.drain()  # the others are lost too, more likely than not
+                pool.drain()
             raise
         except BaseException:
             connection.close()  # in whatever state it was
             raise
         finally:
             pool.putconn(connection)
+
+    def _end_lost_sessions(self, connection: Bounded) -> None:
+        while self._lost:
+            session = self._lost.pop()
+            try:
+                connection.execute(_END_SESSION, session)
+            except psycopg.Error:
+                self._lost.append(session)
+                raise
 
     def _opened(self) -> ConnectionPool[Bounded]:
         with self._mutex:
@@ -212,9 +250,7 @@ class Connections:
             return True
         if isinstance(error, errors.ReadOnlySqlTransaction):
             return not self._read_only
-        if error.sqlstate is not None:
-            return error.sqlstate.startswith(_LOST)
-        if not isinstance(error, OperationalError | InterfaceError):
+        if error.sqlstate is not None or not isinstance(error, OperationalError):
             return False
         return self._connected or any(word in _unquoted(error) for word in _PASSING)
 
@@ -222,6 +258,7 @@ class Connections:
         """In a forked child: leave the parent's connections alone, and its pool."""
         keep_for_parent(self._pool)
         self._pool = None
+        self._lost = []  # which the parent sees to
         self._mutex = threading.Lock()
 
     def close(self) -> None:

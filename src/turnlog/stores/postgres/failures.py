@@ -36,6 +36,8 @@ def failure(kind: type[_Error], subject: object, doing: str, error: psycopg.Erro
     """
     words = " ".join(str(error).split()) or type(error).__name__
     hint = _HINTS.get(type(error))
+    if "connection slots" in words or "too many" in words:  # while connecting there is no code
+        hint = _HINTS[errors.TooManyConnections]
     if hint is None and error.sqlstate is None:
         hint = "see that the server runs and can be reached, and try again"
     return kind(subject, f"{doing}: {words}", hint or "see the server's log for more")
