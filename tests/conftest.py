@@ -15,6 +15,8 @@ from hypothesis import settings
 
 # The provider needs the standard library alone: tests without a model load nothing else for it.
 sys.path.insert(0, str(Path(__file__).parent / "llm"))
+# The servers' modules are imported by the fixtures alone, so that other tests load none of them.
+sys.path.insert(0, str(Path(__file__).parent / "servers"))
 
 from localserver import Provider, environment, serving
 
@@ -22,6 +24,10 @@ from turnlog import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from nats_cluster import NatsCluster
+    from nats_server import NatsServer
+    from postgres_server import PostgresServer
 
 # Started in the background of a shell, this ignores Ctrl-C, and so would all that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -68,3 +74,59 @@ def no_blocking() -> Iterator[None]:
         ):
             watch.functions[name] = BlockBusterFunction(module, name).activate()
         yield
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """Give the PostgreSQL server that all tests share, with its own data for each."""
+    from postgres_server import PostgresServer  # noqa: PLC0415
+
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """Give the URL of an empty database, which is removed at the end."""
+    postgres_server.start()  # again, if a test has stopped it
+    url = postgres_server.new_database()
+    yield url
+    postgres_server.start()
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[NatsServer]:
+    """Give the NATS server that all tests share, with its own stream for each."""
+    from nats_server import NatsServer  # noqa: PLC0415
+
+    with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture
+def nats_url(nats_server: NatsServer) -> Iterator[str]:
+    """Give the URL of a stream that is not there yet; it is deleted at the end."""
+    nats_server.start()  # again, if a test has stopped it
+    url = nats_server.new_stream_url()
+    yield url
+    nats_server.start()
+    nats_server.delete_stream(url)
+
+
+@pytest.fixture(scope="session")
+def nats_cluster() -> Iterator[NatsCluster]:
+    """Give three NATS servers that are one cluster, which all tests share."""
+    from nats_cluster import NatsCluster  # noqa: PLC0415
+
+    with NatsCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def nats_cluster_url(nats_cluster: NatsCluster) -> Iterator[str]:
+    """Give the URL of a stream on all servers that is not there yet; it is deleted at the end."""
+    url = nats_cluster.new_stream_url()
+    yield url
+    nats_cluster.mend()
+    nats_cluster.delete_stream(url)
