@@ -41,6 +41,7 @@ def threads() -> None:
     assert_type(mem.extend([turnlog.Message("user", "a")], key="k"), turnlog.MemoryThread)
     assert_type(mem.extend(mem.messages()), turnlog.MemoryThread)
     assert_type(mem.refresh(), turnlog.MemoryThread)
+    assert_type(mem.refresh(wait=1.5), turnlog.MemoryThread)
     assert_type(mem.fork("new", namespace="elsewhere", upto=3), turnlog.MemoryThread)
     assert_type(mem.turn_lock(), turnlog.TurnLock)
     with mem.turn_lock(timeout=30) as nothing:
@@ -59,6 +60,7 @@ async def threads_in_tasks() -> None:
     assert_type(await mem.aappend("Hello", role="system"), turnlog.MemoryThread)
     assert_type(await mem.aextend([turnlog.Message("user", "a")]), turnlog.MemoryThread)
     assert_type(await mem.arefresh(), turnlog.MemoryThread)
+    assert_type(await mem.arefresh(wait=30), turnlog.MemoryThread)
     assert_type(await mem.afork("new"), turnlog.MemoryThread)
     async with mem.turn_lock(timeout=30) as nothing:
         assert_type(nothing, None)

@@ -24,6 +24,7 @@ from turnlog.errors import Closed, DamagedThread, ForeignThread
 from turnlog.interrupts import restore_interrupts
 from turnlog.measure import check_count
 from turnlog.names import DEFAULT_NAMESPACE, ThreadKey, check_name, thread_key
+from turnlog.news import News
 from turnlog.stores.location import store_at
 from turnlog.thread import MemoryThread
 from turnlog.workingset import WorkingSet, damage_warning
@@ -76,6 +77,7 @@ class Memory:
         self._store = store_at(location, read_only=read_only, lock_timeout=lock_timeout)
         self._strict = strict
         self._commit = GroupCommit(self._store, lock_timeout)
+        self._news = News(self._store)
         self._closed = False
         self._threads: WeakValueDictionary[ThreadKey, MemoryThread] = WeakValueDictionary()
         self._recent: OrderedDict[ThreadKey, MemoryThread] = OrderedDict()
@@ -163,7 +165,7 @@ class Memory:
         with self._mutex:  # of two that loaded it at once, the first stays
             thread = self._threads.get(key)
             if thread is None or not thread.usable:
-                thread = self._threads[key] = MemoryThread(working, self._commit, self)
+                thread = self._threads[key] = MemoryThread(working, self._commit, self._news, self)
             return self._remember(thread)
 
     def _remember(self, thread: MemoryThread) -> MemoryThread:
@@ -297,6 +299,7 @@ class Memory:
         self._closed = True
         self._release()
         self._recent.clear()
+        self._news.wake_all()
 
     async def aclose(self) -> None:
         """Close off the event loop. As `close`."""
@@ -333,6 +336,7 @@ class Memory:
         self._mutex = threading.Lock()
         self._commit.after_fork()
         self._store.after_fork()
+        self._news.after_fork()
         for thread in list(self._threads.values()):
             thread.after_fork()
 

@@ -17,6 +17,7 @@ from turnlog.commit import GroupCommit, Ticket
 from turnlog.conversation import Conversation
 from turnlog.errors import Closed, InvalidTurn, ReadOnly
 from turnlog.message import Message, Role, Scalar
+from turnlog.news import News, check_wait
 from turnlog.turnlock import TurnLock, TurnQueue
 from turnlog.workingset import WorkingSet, again
 
@@ -64,12 +65,23 @@ class MemoryThread:
     It cannot be pickled: open it by its name in the other process.
     """
 
-    __slots__ = ("__weakref__", "_commit", "_memory", "_read_only", "_turn_queue", "_working")
+    __slots__ = (
+        "__weakref__",
+        "_commit",
+        "_memory",
+        "_news",
+        "_read_only",
+        "_turn_queue",
+        "_working",
+    )
 
-    def __init__(self, working: WorkingSet, commit: GroupCommit, memory: Opener) -> None:
+    def __init__(
+        self, working: WorkingSet, commit: GroupCommit, news: News, memory: Opener
+    ) -> None:
         """Be the handle of a working set; for `Memory` only."""
         self._working = working
         self._commit = commit
+        self._news = news
         self._memory = memory
         self._read_only = memory.read_only
         # By the memory, which is to live as long as somebody holds the lock: it sees to forks.
@@ -231,25 +243,45 @@ class MemoryThread:
         await self._arun(self._checked(messages), key, expect)
         return self
 
-    def refresh(self) -> MemoryThread:
-        """Read forward what other processes appended.
+    def refresh(self, wait: float = 0.0) -> MemoryThread:
+        """Read forward what other processes appended, and wait for it where there is none yet.
+
+        Args:
+            wait: how many seconds to wait at most until the thread holds more turns than when this
+                was called; 0, unless given, is only to read.
 
         Returns:
-            This thread.
+            This thread, also where nothing came.
 
         Raises:
+            InvalidTurn: `wait` is not a finite number, 0 or more.
             CapabilityDenied: the sandbox took FS_WRITE away (FS_READ, in a read-only memory).
             NotWritten: it could not be read; a ThreadReplaced where the file is another now.
+            StoreError: it could not be watched.
+            Closed: the memory was closed, or the thread deleted, also while this waits.
 
-        Blocks on the disk; in async code use `arefresh`.
+        Blocks on the disk, as long as the reading takes, and while it waits; in async code use
+        `arefresh`. Who waits is told by the store: nothing is read until there is something.
         """
-        self._commit.run(self._reading)
+        check_wait(wait, self.key)
+        if wait:
+            self._news.wait(self.key, wait, self._check_may_read, partial(self._came, len(self)))
+        else:
+            self._commit.run(self._reading)
         self.tell(3)
         return self
 
-    async def arefresh(self) -> MemoryThread:
-        """Read forward what other processes appended, off the event loop. As `refresh`."""
-        await self._commit.arun(self._reading)
+    async def arefresh(self, wait: float = 0.0) -> MemoryThread:
+        """Read forward what other processes appended, off the event loop. As `refresh`.
+
+        Who waits takes no OS thread, and may be cancelled at any time.
+        """
+        check_wait(wait, self.key)
+        if wait:
+            came = partial(self._acame, len(self))
+            await self._news.await_(self.key, wait, self._check_may_read, came)
+        else:
+            await self._commit.arun(self._reading)
         self.tell(3)
         return self
 
@@ -332,8 +364,7 @@ class MemoryThread:
         Touches no disk.
         """
         self._check_may_write(operation)
-        if self._memory.closed:
-            raise Closed(self.key, "its memory was closed", "open a new Memory")
+        self._check_open()
 
     def after_fork(self) -> None:
         """In a forked child: nobody waits or holds here; called by the memory."""
@@ -397,12 +428,28 @@ class MemoryThread:
         return None if key is None else str.__str__(key)
 
     def _reading(self) -> Ticket:
+        self._check_may_read()
+        return Ticket(self._working)
+
+    def _check_may_read(self) -> None:
         # Reading forward mends a torn end, so it is a kind of writing, where there may be any.
         needed = Capability.FS_READ if self._read_only else Capability.FS_WRITE
         require(needed, "memory/refresh", self.key)
         if self._working.ended is not None:
             raise again(self._working.ended)
-        return Ticket(self._working)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._memory.closed:
+            raise Closed(self.key, "its memory was closed", "open a new Memory")
+
+    def _came(self, held: int) -> bool:
+        self._commit.run(self._reading)
+        return len(self) > held
+
+    async def _acame(self, held: int) -> bool:
+        await self._commit.arun(self._reading)
+        return len(self) > held
 
     def _run(self, messages: list[Message], key: str | None, expect: int | None) -> None:
         self._commit.run(partial(self._ticket, messages, key, expect), _size(messages))
@@ -415,6 +462,7 @@ class MemoryThread:
     def end(self) -> None:
         """Take no more calls, since it was deleted; for `Memory` only."""
         self._working.end()
+        self._news.wake(self.key)
 
     def tell(self, stacklevel: int = 4) -> None:
         """Issue the warnings that reading the thread gave rise to, each once.

@@ -18,10 +18,11 @@ import threading
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from turnlog.errors import LockTimeout
 from turnlog.interrupts import Uninterrupted
+from turnlog.ownthread import in_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 _SHORTEST_NAP: Final = 0.001
 _LONGEST_NAP: Final = 0.05  # far below what a run takes, far above what a try costs
 _LONGEST_STREAK: Final = 1.0  # of a queue that keeps the lock, until it leaves the others a gap
-
-_Result = TypeVar("_Result")
 
 Release: TypeAlias = "Callable[[], None]"
 _Place: TypeAlias = "Future[bool]"  # whether to leave a gap first
@@ -199,14 +198,14 @@ class TurnLock:
             if leave_gap:
                 await asyncio.sleep(_LONGEST_NAP)
             # The other may be another process, so there is no event to wait for.
-            while (release := await asyncio.wrap_future(_in_thread(attempt))) is None:  # noqa: ASYNC110
+            while (release := await asyncio.wrap_future(in_own_thread(attempt))) is None:  # noqa: ASYNC110
                 await asyncio.sleep(wait.nap())
             self._release = release
         except BaseException:
             if attempt.idle:
                 self._abandon(place, attempt)
             else:
-                _in_thread(partial(self._abandon, place, attempt))
+                in_own_thread(partial(self._abandon, place, attempt))
             raise
 
     async def __aexit__(
@@ -218,30 +217,7 @@ class TurnLock:
         """Let go of it; also when this is cancelled."""
         import asyncio  # noqa: PLC0415
 
-        await asyncio.wrap_future(_in_thread(self._leave))
-
-
-def _in_thread(work: Callable[[], _Result]) -> Future[_Result]:
-    """Do something in an OS thread of its own; it goes on when its future is cancelled.
-
-    Not in the loop's pool: all of its threads may be waiting for this very lock.
-    """
-    from concurrent.futures import Future  # noqa: PLC0415
-
-    future: Future[_Result] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is the awaiting task's
-            future.set_exception(error)
-
-    try:
-        threading.Thread(target=run, name="turnlog-turn-lock", daemon=True).start()
-    except RuntimeError:  # the system has no more of them: better here than never
-        run()
-    return future
+        await asyncio.wrap_future(in_own_thread(self._leave))
 
 
 class _Wait:

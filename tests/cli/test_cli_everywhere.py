@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-BAR = re.compile(r"(?:Searching|Examining|Exporting|Importing) [^\n]*[\r\n]")
+BAR = re.compile(r"(?:Searching|Examining|Exporting|Importing|Copying) [^\n]*[\r\n]")
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 DAMAGE = "Warning: thread 'hurt' in namespace 'default': some of its lines cannot be read"
 LAST = "This is turn 99999."
@@ -133,6 +133,17 @@ def big_import(root: Path, file: Path) -> None:
         assert memory.open("copy2").messages() == turns
 
 
+def big_copy(root: Path, file: Path) -> None:
+    """Copy gives the file itself, and says so to a person."""
+    there = root.with_name("there")
+    assert in_a_pipe(root, "copy", root, there) == ("", "")
+    assert (there / "default" / "big.jsonl").read_bytes() == file.read_bytes()
+    said = to_a_person(root, "copy", root, root.with_name("there too"))
+    assert said == "copied 100,000 turns into 1 thread\n"
+    said = to_a_person(root, "copy", root, there)
+    assert said == "1 thread the same already\n"
+
+
 def big_doctor(root: Path, _: Path) -> None:
     """Doctor finds nothing, and says so to a person."""
     assert in_a_pipe(root, "doctor") == ("", "")
@@ -228,6 +239,17 @@ def hurt_import(root: Path, file: Path) -> None:
     assert in_a_pipe(root, "show", "copy", status=1)[0] == ""
 
 
+def hurt_copy(root: Path, file: Path) -> None:
+    """Copy leaves out what is no turn, and says so."""
+    there = root.with_name("there")
+    out, err = in_a_pipe(root, "copy", root, there)
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("Warning: default/hurt: 1 line cannot be read in full;")
+    assert to_a_person(root, "copy", root, root.with_name("there too")).startswith(err)
+    copied = (there / "default" / "hurt.jsonl").read_bytes()
+    assert copied == b"".join(file.read_bytes().splitlines(keepends=True)[:3:2])
+
+
 def hurt_doctor(root: Path, file: Path) -> None:
     """Doctor tells what is wrong, and mends it."""
     found = (
@@ -257,6 +279,7 @@ BIG = {
     "append": big_append,
     "chat": big_chat,
     "completion": completion,
+    "copy": big_copy,
     "doctor": big_doctor,
     "export": big_export,
     "import": big_import,
@@ -270,6 +293,7 @@ HURT = {
     "append": hurt_append,
     "chat": hurt_chat,
     "completion": completion,
+    "copy": hurt_copy,
     "doctor": hurt_doctor,
     "export": hurt_export,
     "import": hurt_import,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
+import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from processes import COMMAND, environment, piped, terminal
@@ -42,11 +44,53 @@ class Follower:
         return self.process.returncode, err
 
 
+# The command, but it waits for a lock a moment only, and says when it has given up.
+IMPATIENT: Final = """
+import sys
+from turnlog import LockTimeout, Memory
+from turnlog.cli import main, memories
+
+
+class Impatient(Memory):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, lock_timeout=0.05, **kwargs)
+
+
+def after(thread, seconds):
+    print("gave up", file=sys.stderr, flush=True)
+    return LockTimeout(thread, "locked", "wait")
+
+
+memories.Memory = Impatient
+LockTimeout.after = after
+main()
+"""
+
+
+# The command, but it says when it reads the thread once more.
+TALKATIVE: Final = """
+import sys
+from turnlog.cli import main
+from turnlog.stores.jsonl import JsonlStore
+
+commit = JsonlStore.commit
+
+
+def talk_and_commit(store, batch):
+    print("read", file=sys.stderr, flush=True)
+    return commit(store, batch)
+
+
+JsonlStore.commit = talk_and_commit
+main()
+"""
+
+
 @contextmanager
-def following(root: Path, *args: object) -> Generator[Follower]:
+def following(root: Path, *args: object, command: list[str] = COMMAND) -> Generator[Follower]:
     """Start it; it is dead when the block ends."""
     with subprocess.Popen(
-        [*COMMAND, "tail", "--follow", "--json", *map(str, args)],
+        [*command, "tail", "--follow", "--json", *map(str, args)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(root),
@@ -137,6 +181,32 @@ def test_it_follows_a_thread_that_is_deleted(root: Path) -> None:
         assert piped(root, "append", "t", "again").status == 0
         assert follower.next() == "again"
         assert follower.interrupt() == (130, b"")
+
+
+def test_it_follows_on_after_a_writer_that_hangs(root: Path) -> None:
+    """What a writer that hangs has written is shown when it lets go, though that is no change."""
+    file = put(root, "t", b'{"content":"1"}\n')
+    command = [sys.executable, "-c", IMPATIENT]
+    with following(root, "t", command=command) as follower, file.open("ab") as writer:
+        assert follower.next() == "1"
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        writer.write(b'{"content":"2"}\n')
+        writer.flush()
+        for _ in range(3):
+            assert follower.said() == "gave up\n"
+        fcntl.flock(writer, fcntl.LOCK_UN)
+        assert follower.next() == "2"
+
+
+def test_it_reads_nothing_while_nothing_comes(root: Path) -> None:
+    """While nothing is appended the thread is not read, but once if it was written just before."""
+    put(root, "t", b'{"content":"1"}\n')
+    with following(root, "t", command=[sys.executable, "-c", TALKATIVE]) as follower:
+        assert follower.next() == "1"
+        for _ in range(5):  # a second or so
+            assert piped(root, "append", "other", "x").status == 0
+        status, said = follower.interrupt()
+        assert (status, said in {b"", b"read\n"}) == (130, True)
 
 
 def test_it_writes_nothing(root: Path) -> None:

@@ -11,11 +11,13 @@ import click
 from turnlog.cli.append import append
 from turnlog.cli.chat import chat
 from turnlog.cli.completion import completion
+from turnlog.cli.copy import copy
 from turnlog.cli.doctor import doctor
 from turnlog.cli.edge import Edge, let_go_of_output, words
 from turnlog.cli.export import export
 from turnlog.cli.import_ import import_
 from turnlog.cli.ls import ls
+from turnlog.cli.memories import check_location
 from turnlog.cli.rm import rm
 from turnlog.cli.search import search
 from turnlog.cli.show import show
@@ -24,23 +26,16 @@ from turnlog.cli.tail import tail
 NAME = "turnlog"
 
 
-def _not_empty(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Refuse "", which is what a shell makes of a variable that is not set."""
-    if value == "":
-        raise click.BadParameter("it is empty", param=option)
-    return value
-
-
 @click.group(
     NAME,
     cls=Edge,
-    commands=[append, chat, completion, doctor, export, import_, ls, rm, search, show, tail],
+    commands=[append, chat, completion, copy, doctor, export, import_, ls, rm, search, show, tail],
     context_settings={"max_content_width": 100},
 )
 @click.option(
     "--root",
     metavar="LOCATION",
-    callback=_not_empty,
+    callback=check_location,
     help="Where the threads are: a folder, or a store's URL.  [default: the environment's "
     "TURNLOG_URL, else ./.sema/memory]",
 )

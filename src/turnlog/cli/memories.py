@@ -38,12 +38,16 @@ def open_to_write(ctx: click.Context, *, may_be_missing: bool = True) -> Memory:
 
 
 def open_to_read(ctx: click.Context, *, may_be_missing: bool = False) -> Memory:
-    """Make the memory that the command was asked for, to read only where its store can do that.
+    """Make the memory that the command was asked for, as `memory_to_read`."""
+    return memory_to_read(_location(ctx), may_be_missing=may_be_missing)
+
+
+def memory_to_read(location: str | None, *, may_be_missing: bool = False) -> Memory:
+    """Make the memory at a location, to read only where its store can do that.
 
     Raises:
         ClickException: a folder was named that is not there, unless it may be missing.
     """
-    location = _location(ctx)
     try:
         memory = Memory(location, read_only=True)
     except UnknownStore:
@@ -51,6 +55,13 @@ def open_to_read(ctx: click.Context, *, may_be_missing: bool = False) -> Memory:
     if location is not None and not may_be_missing:
         _check_folder(memory)
     return memory
+
+
+def check_location(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse "" as a place, which is what a shell makes of a variable that is not set."""
+    if value == "":
+        raise click.BadParameter("it is empty", param=parameter)
+    return value
 
 
 def _check_folder(memory: Memory) -> None:

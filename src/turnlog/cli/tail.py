@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import select
 import sys
-from typing import TYPE_CHECKING, Final
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final, Self
 
 import click
 
@@ -16,6 +18,7 @@ from turnlog.errors import LockTimeout, ThreadReplaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import TracebackType
 
     from turnlog.conversation import Conversation
     from turnlog.memory import Memory
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from turnlog.names import ThreadKey
     from turnlog.thread import MemoryThread
 
-_PERIOD_MS: Final = 200
+_LONGEST_WAIT_MS: Final = 1000  # Ctrl-C just before a wait does not break it off
 
 
 @click.command
@@ -53,23 +56,25 @@ def _write(out: Output, turns: Iterable[Message], *, as_json: bool) -> None:
 
 
 def _follow(memory: Memory, key: ThreadKey, count: int, out: Output, *, as_json: bool) -> None:
-    mem = memory.open(key.id, key.namespace)
-    seen = mem.messages()
-    _write(out, seen.last(count), as_json=as_json)
-    reader = _Reader()
-    while not reader.gone_after(_PERIOD_MS):
-        try:
-            now = mem.refresh().messages()
-            news = now[len(seen) :]
-        except LockTimeout:
-            continue  # a writer hangs: there is nothing new as long as it does
-        except ThreadReplaced:
-            mem = _reopened(memory, key)
-            now = mem.messages()
-            news = now[_alike(seen, now) :]
-        if news:
-            _write(out, news, as_json=as_json)
-        seen = now
+    with _News() as news, ExitStack() as at_end:
+        at_end.callback(memory.store.watch(key, news.ring))
+        mem = memory.open(key.id, key.namespace)
+        seen = mem.messages()
+        _write(out, seen.last(count), as_json=as_json)
+        while news.wait():
+            try:
+                now = mem.refresh().messages()
+                new = now[len(seen) :]
+            except LockTimeout:
+                news.ring()  # a writer hangs: nobody tells when it goes on
+                continue
+            except ThreadReplaced:
+                mem = _reopened(memory, key)
+                now = mem.messages()
+                new = now[_alike(seen, now) :]
+            if new:
+                _write(out, new, as_json=as_json)
+            seen = now
 
 
 def _reopened(memory: Memory, key: ThreadKey) -> MemoryThread:
@@ -87,14 +92,45 @@ def _alike(before: Conversation, after: Conversation) -> int:
     return count
 
 
-class _Reader:
-    """Whoever reads standard output; a pipe may be closed while there is nothing to write."""
+class _News:
+    """What `tail` waits for: a change of the thread, or that nobody reads its output any more.
+
+    A context manager.
+    """
 
     def __init__(self) -> None:
+        reading, writing = os.pipe()
+        for fd in (reading, writing):
+            os.set_blocking(fd, False)
+        self._told = open(reading, "rb", buffering=0)  # noqa: SIM115 - closed at the end
+        self._tell = open(writing, "wb", buffering=0)  # noqa: SIM115
         self._poll = select.poll()
+        self._poll.register(self._told, select.POLLIN)
+        self._out = -1
         if not sys.stdout.isatty():  # not every system can poll a terminal
-            self._poll.register(sys.stdout.fileno(), 0)  # of errors it is told all the same
+            self._out = sys.stdout.fileno()
+            self._poll.register(self._out, 0)  # of errors it is told all the same
 
-    def gone_after(self, milliseconds: int) -> bool:
-        """Wait, and say whether there is no reader any more."""
-        return bool(self._poll.poll(milliseconds))
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._told.close()
+        self._tell.close()
+
+    def ring(self) -> None:
+        """End the wait; in any OS thread."""
+        with suppress(ValueError):  # it was closed: nobody waits any more
+            self._tell.write(b"\0")  # where nothing fits in, it has been told already
+
+    def wait(self) -> bool:
+        """Wait for a change; False where the reader has gone."""
+        while not (events := self._poll.poll(_LONGEST_WAIT_MS)):
+            pass
+        self._told.read(select.PIPE_BUF)
+        return self._out not in dict(events)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
+from turnlog.errors import ThreadReplaced
+
 if TYPE_CHECKING:
     from turnlog.errors import TurnlogError, TurnlogWarning
     from turnlog.names import ThreadKey
@@ -104,6 +106,13 @@ class ThreadInfo(Struct, frozen=True, gc=False):
     modified: dt.datetime
 
 
+def replaced(key: ThreadKey) -> ThreadReplaced:
+    """Make the error for an append to a thread that is not the one that was read any more."""
+    return ThreadReplaced(
+        key, "it was deleted since it was opened", "open it again to start a new thread"
+    )
+
+
 class Append(Protocol):
     """What one thread wants appended."""
 
@@ -120,9 +129,9 @@ class Append(Protocol):
     def decide(self, news: Read) -> Sequence[bytes]:
         """Give the lines to append after `news`, what others appended since `position`.
 
-        Called by the store while it keeps every other writer of the thread out. None may be
-        given: then the commit is a reading. Does not block, and may be called again with other
-        news: only the last answer counts.
+        None may be given: then the commit is a reading. Does not block, and may be called again
+        with other news, since a store may ask before it keeps other writers out: only the last
+        answer counts, and between its news and its lines there is nobody else's line.
         """
         ...
 
@@ -212,6 +221,21 @@ class Store(Protocol):
 
         Raises:
             StoreError: it could not be taken; a ReadOnly where the store only reads.
+        """
+        ...
+
+    def watch(self, key: ThreadKey, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` whenever a thread may hold other than before: appended to, or deleted.
+
+        By whatever store or process, from the moment that this returns, soon after it is durable.
+        It may be called for nothing, in any thread, and is called once for several changes; it
+        does not block and raises nothing. The thread need not exist.
+
+        Returns:
+            What ends it, in any thread; may be called again. It may be called once more meanwhile.
+
+        Raises:
+            StoreError: the thread could not be watched.
         """
         ...
 

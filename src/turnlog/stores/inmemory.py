@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from turnlog.codec import keys_of
-from turnlog.errors import ThreadReplaced
-from turnlog.stores.base import START, Append, Outcome, Position, Read, ThreadInfo
+from turnlog.stores.base import START, Append, Outcome, Position, Read, ThreadInfo, replaced
+from turnlog.stores.watchers import Watchers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +47,7 @@ class InMemoryStore:
         self._numbers = itertools.count(1)
         self._turn_locks: set[ThreadKey] = set()
         self._mutex = threading.Lock()
+        self._watchers = Watchers()
 
     def load(self, key: ThreadKey) -> Read:
         """Read a thread from its start."""
@@ -62,14 +63,20 @@ class InMemoryStore:
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
         """Append to each thread of the batch."""
-        with self._mutex:
-            return [self._append(append) for append in batch]
+        return [self._append(append) for append in batch]
 
     def _append(self, append: Append) -> Outcome:
+        with self._mutex:
+            outcome = self._appended(append)
+        if outcome.position != outcome.news.position:
+            self._watchers.tell(append.key)
+        return outcome
+
+    def _appended(self, append: Append) -> Outcome:
         life = self._lives.get(append.key)
         known = append.position
         if known != START and (life is None or life.number != known.incarnation):
-            return Outcome(Read(position=known), known, _replaced(append.key))
+            return Outcome(Read(position=known), known, replaced(append.key))
         news = life.read(known.offset) if life else Read()
         lines = append.decide(news)
         if not lines:
@@ -92,7 +99,10 @@ class InMemoryStore:
     def delete(self, key: ThreadKey) -> bool:
         """Forget a thread."""
         with self._mutex:
-            return self._lives.pop(key, None) is not None
+            existed = self._lives.pop(key, None) is not None
+        if existed:
+            self._watchers.tell(key)
+        return existed
 
     def try_turn_lock(self, key: ThreadKey) -> Callable[[], None] | None:
         """Take a thread's turn lock."""
@@ -102,16 +112,15 @@ class InMemoryStore:
             self._turn_locks.add(key)
             return partial(self._turn_locks.discard, key)
 
+    def watch(self, key: ThreadKey, changed: Callable[[], None]) -> Callable[[], None]:
+        """Tell of each append and of the deletion."""
+        return self._watchers.add(key, changed)
+
     def after_fork(self) -> None:
-        """Free the child of the locks that the parent's threads held."""
+        """Free the child of the locks that the parent's threads held, and of its watchers."""
         self._mutex = threading.Lock()
         self._turn_locks.clear()
+        self._watchers.after_fork()
 
     def close(self) -> None:
         """Keep the threads: another memory may be opened on this store."""
-
-
-def _replaced(key: ThreadKey) -> ThreadReplaced:
-    return ThreadReplaced(
-        key, "it was deleted since it was opened", "open it again to start a new thread"
-    )

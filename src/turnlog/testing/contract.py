@@ -143,6 +143,13 @@ def _texts(store: Store, key: ThreadKey = KEY) -> list[bytes]:
     return list(store.load(key).lines)
 
 
+def _wait_until(told: threading.Event, there: Callable[[], bool]) -> None:
+    """Look whenever told, until it is there."""
+    while not there():
+        assert told.wait(_PATIENCE), "nobody told of it"
+        told.clear()
+
+
 def _looks_beside_a_writer(writer: Store, look: Callable[[], list[bytes]]) -> list[list[bytes]]:
     """Append pairs of lines, look from other threads meanwhile and once after; give the looks."""
     done = threading.Event()
@@ -269,7 +276,7 @@ class StoreContract:
         second = _appended(store, again)
         assert list(second.news.lines) == []
         assert second.position == outcome.position
-        assert [list(news.lines) for news in again.told] == [[]]
+        assert all(list(news.lines) == [] for news in again.told)
 
     def test_a_commit_without_lines_reads_forward(self, store: Store, other: Store) -> None:
         """Where `decide` gives no lines, the commit is a reading, up to behind the news."""
@@ -372,28 +379,32 @@ class StoreContract:
             _appended(store, PlainAppend(key, line_of("after")))
             assert _texts(other, key) == [*before, line_of("after")]
 
-    def test_decide_keeps_other_writers_out(self, store: Store, other: Store) -> None:
-        """While `decide` runs, no other store's append gets in between its news and its lines."""
-        lock_is_held, out_of_time = threading.Event(), 0.1
+    def test_nobody_comes_between_the_news_and_the_lines(self, store: Store, other: Store) -> None:
+        """Between the last news that `decide` was told and its lines stands nobody else's line."""
+        asked, out_of_time = threading.Event(), 0.1
         inner = PlainAppend(KEY, line_of("inner"))
 
         class Outer(PlainAppend):
             def decide(self, news: Read) -> Sequence[bytes]:
-                lock_is_held.set()
-                wait([commit], out_of_time)  # busy at once, or it waits for us: both are right
+                asked.set()
+                wait([commit], out_of_time)  # it waits for us, or goes first: both are right
                 return super().decide(news)
 
         def commit_inner() -> Outcome:
-            lock_is_held.wait(_PATIENCE)
+            asked.wait(_PATIENCE)
             return _append(other, inner)
 
         with ThreadPoolExecutor(1) as pool:
             _appended(store, PlainAppend(KEY, line_of("before")))
             commit = pool.submit(commit_inner)
-            _appended(store, Outer(KEY, line_of("outer")))
+            outer = Outer(KEY, line_of("outer"))
+            _appended(store, outer)
             assert commit.result(_PATIENCE).error is None
-        assert _texts(store) == [line_of("before"), line_of("outer"), line_of("inner")]
-        assert list(inner.told[-1].lines) == [line_of("before"), line_of("outer")]
+        lines = _texts(store)
+        assert lines[0] == line_of("before")
+        assert sorted(lines[1:]) == [line_of("inner"), line_of("outer")]
+        for append, own in ((inner, line_of("inner")), (outer, line_of("outer"))):
+            assert list(append.told[-1].lines) == lines[: lines.index(own)]
 
     # ---- deletion, and the lives of a thread ----
 
@@ -764,6 +775,88 @@ class StoreContract:
             assert release is not None
             release()
 
+    # ---- being told ----
+
+    def test_who_watches_is_told_of_an_append(self, store: Store, other: Store) -> None:
+        """Who watches a thread is told of an append by the same store, and by another one."""
+        for writer in (store, other):
+            told = threading.Event()
+            stop = store.watch(KEY, told.set)
+            _appended(writer, PlainAppend(KEY, line_of("x")))
+            assert told.wait(_PATIENCE)
+            stop()
+
+    def test_who_watches_is_told_of_a_deletion(self, store: Store, other: Store) -> None:
+        """Who watches a thread is told when it is deleted, in whatever store."""
+        for deleter in (store, other):
+            _appended(other, PlainAppend(KEY, line_of("x")))
+            told = threading.Event()
+            stop = store.watch(KEY, told.set)
+            deleter.delete(KEY)
+            assert told.wait(_PATIENCE)
+            stop()
+
+    def test_who_watches_is_told_of_a_thread_made_anew(self, store: Store, other: Store) -> None:
+        """Who watches a thread is told on over its deletion, when it is made anew."""
+        _appended(other, PlainAppend(KEY, line_of("old")))
+        told = threading.Event()
+        stop = store.watch(KEY, told.set)
+        other.delete(KEY)
+        _wait_until(told, lambda: store.load(KEY).position == START)
+        _appended(other, PlainAppend(KEY, line_of("new")))
+        _wait_until(told, lambda: _texts(store) == [line_of("new")])
+        stop()
+
+    def test_a_thread_that_does_not_exist_is_watched(self, store: Store, other: Store) -> None:
+        """Watching a thread that does not exist makes none, and its first line is told of."""
+        told = threading.Event()
+        stop = store.watch(KEY, told.set)
+        assert list(store.threads()) == []
+        _appended(other, PlainAppend(KEY, line_of("first")))
+        assert told.wait(_PATIENCE)
+        stop()
+
+    def test_who_stopped_watching_is_told_no_more(self, store: Store, other: Store) -> None:
+        """Who has stopped, once or twice, in whatever OS thread, is told no more; others are."""
+        calls, told = list[None](), threading.Event()
+        stop_early = store.watch(KEY, lambda: calls.append(None))
+        stop = store.watch(KEY, told.set)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(stop_early).result(_PATIENCE)
+        stop_early()
+        before = len(calls)
+        for number in range(4):
+            line = line_of(str(number))
+            told.clear()
+            _appended(other, PlainAppend(KEY, line))
+            assert told.wait(_PATIENCE)
+        assert len(calls) <= before + 1  # which was on its way
+        stop()
+
+    def test_many_watch(self, store: Store, other: Store) -> None:
+        """However many watch however many threads, each of them is told of his own."""
+        keys = [thread_key(f"t{number}", f"n{number % 3}") for number in range(50)]
+        told = [(key, threading.Event()) for key in keys for _ in range(4)]
+        stops = [store.watch(key, event.set) for key, event in told]
+        for key in keys:
+            _appended(other, PlainAppend(key, line_of("x")))
+        assert all(event.wait(_PATIENCE) for _, event in told)
+        for stop in stops:
+            stop()
+
+    def test_nothing_is_missed_between_watching_and_reading(
+        self, store: Store, other: Store
+    ) -> None:
+        """What is appended just when a thread is watched and then read is read, or told of."""
+        with ThreadPoolExecutor(1) as pool:
+            for number in range(15):
+                line, told = line_of(str(number)), threading.Event()
+                writing = pool.submit(_appended, other, PlainAppend(KEY, line))
+                stop = store.watch(KEY, told.set)
+                _wait_until(told, lambda line=line: line in _texts(store))
+                stop()
+                writing.result(_PATIENCE)
+
     # ---- the end ----
 
     def test_after_fork_lets_the_store_go_on(self, store: Store) -> None:
@@ -772,6 +865,25 @@ class StoreContract:
         store.after_fork()
         _appended(store, PlainAppend(KEY, line_of("child"), position=position))
         assert _texts(store) == [line_of("parent"), line_of("child")]
+
+    def test_after_fork_a_thread_is_watched_anew(self, store: Store, other: Store) -> None:
+        """After `after_fork` one can watch; who watched before is the parent's, and may stop."""
+        calls, told = list[None](), threading.Event()
+        stop_before = store.watch(KEY, lambda: calls.append(None))
+        store.after_fork()
+        before = len(calls)
+        stop = store.watch(KEY, told.set)
+        stop_before()
+        _appended(other, PlainAppend(KEY, line_of("x")))
+        assert told.wait(_PATIENCE)
+        assert len(calls) <= before + 1
+        stop()
+
+    def test_a_watch_is_ended_after_the_store(self, store: Store) -> None:
+        """Who still watches when the store is closed may stop after it."""
+        stop = store.watch(KEY, lambda: None)
+        store.close()
+        stop()
 
     def test_close_may_be_called_again(self, store: Store, make: Callable[[], Store]) -> None:
         """A store can be closed twice, used or not, and what it wrote stays."""
@@ -820,6 +932,24 @@ class StoreContract:
         mine.append("c")
         assert [message.content for message in mine.messages()] == ["a", "b", "c"]
         assert theirs.refresh().messages() == mine.messages()
+
+    def test_a_refresh_that_waits_is_woken(self, memory: Memory, peer: Memory) -> None:
+        """A refresh that waits returns with what another memory appended meanwhile."""
+        mine, theirs = memory.open("thread"), peer.open("thread")
+        with ThreadPoolExecutor(1) as pool:
+            for number in range(3):
+                refreshed = pool.submit(mine.refresh, wait=_PATIENCE)
+                theirs.append(str(number))
+                refreshed.result(_PATIENCE)
+                assert mine.messages() == theirs.messages()
+
+    def test_a_refresh_that_waits_is_told_of_a_deletion(self, memory: Memory, peer: Memory) -> None:
+        """A refresh that waits raises when another memory deletes the thread."""
+        mine = memory.open("thread").append("x")
+        with ThreadPoolExecutor(1) as pool:
+            refreshed = pool.submit(mine.refresh, wait=_PATIENCE)
+            assert peer.delete("thread") is True
+            assert isinstance(refreshed.exception(_PATIENCE), ThreadReplaced)
 
     def test_a_key_appends_once_whoever_tries(self, memory: Memory, peer: Memory) -> None:
         """An idempotency key counts for the thread, not for a memory: once is enough."""

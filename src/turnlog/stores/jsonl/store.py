@@ -29,6 +29,7 @@ from turnlog.stores.jsonl.osfile import System, is_folder, is_regular
 from turnlog.stores.jsonl.repair import TORN_SUFFIX
 from turnlog.stores.jsonl.strays import strays_in_namespace, strays_in_root
 from turnlog.stores.jsonl.threadfile import SUFFIX, ThreadFile
+from turnlog.stores.jsonl.watch import file_poller
 from turnlog.stores.jsonl.writer import BatchWriter
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class JsonlStore:
         self._mutex = threading.Lock()  # two memories may share a store
         self._openings = threading.BoundedSemaphore(most_open() // 2)  # so many files at once
         self._writer = BatchWriter(self._folders, read_only=read_only)
+        self._poller = file_poller(self._system, self._folders)
 
     def __repr__(self) -> str:
         """Show where it is."""
@@ -266,6 +268,10 @@ class JsonlStore:
                 self._folders.make(folder)
                 return with_descriptors(lock)
 
+    def watch(self, key: ThreadKey, changed: Callable[[], None]) -> Callable[[], None]:
+        """Look at the status of the thread's file every 0.1 s, in one OS thread for all of them."""
+        return self._poller.watch(key, changed)
+
     def _check_writable(self, key: ThreadKey) -> None:
         if self.read_only:
             raise ReadOnly(key, "the memory was opened with read_only=True", "open it for writing")
@@ -276,7 +282,9 @@ class JsonlStore:
         self._openings = threading.BoundedSemaphore(most_open() // 2)
         self._turn_locks.after_fork()
         self._writer.after_fork()
+        self._poller.after_fork()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and look at none any more."""
         self._writer.close()
+        self._poller.close()
