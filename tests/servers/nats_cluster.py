@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from nats.errors import Error as NatsError
 from nats_server import NatsServer, delete_stream, with_streams
-from processes import LOOPBACK, Port, Server, wait_until
 from proxy import Proxy
+from serverprocess import LOOPBACK, Port, Server, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 import nats
-from processes import (
+from serverprocess import (
     LOOPBACK,
     PATIENCE,
     Port,

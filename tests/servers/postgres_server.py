@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, LiteralString, cast
 from urllib.parse import quote
 
 import psutil
-from processes import (
+from serverprocess import (
     LOOPBACK,
     Port,
     Process,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from processes import make_certificate, new_folder, remove_folder
 from proxy import Proxy
+from serverprocess import make_certificate, new_folder, remove_folder
 
 if TYPE_CHECKING:
     import asyncio

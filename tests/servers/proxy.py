@@ -23,7 +23,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from processes import LOOPBACK, PATIENCE, Port, Server
+from serverprocess import LOOPBACK, PATIENCE, Port, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

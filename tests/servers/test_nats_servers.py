@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import nats
 import pytest
 from nats_server import NatsServer
-from processes import LOOPBACK, PATIENCE
+from serverprocess import LOOPBACK, PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

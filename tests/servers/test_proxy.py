@@ -14,8 +14,8 @@ import nats
 import psycopg
 import pytest
 from nats_server import NatsServer
-from processes import LOOPBACK, PATIENCE
 from proxy import Proxy
+from serverprocess import LOOPBACK, PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from postgres_server import PostgresServer
 from postgres_tls import TlsFront
-from processes import new_folder, remove_folder, wait_until
+from serverprocess import new_folder, remove_folder, wait_until
 
 # A sibling whose helpers are used here: small disks, and another user.
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
