@@ -14,11 +14,13 @@ Source: PostgreSQL documentation, NOTIFY and LISTEN; design, section 1, stores.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 import psycopg
 
@@ -60,6 +62,7 @@ class Notifier:
         self._connections = connections
         self._channel = channel
         self.after_fork()
+        _notifiers.add(self)
 
     def after_fork(self) -> None:
         """In a forked child: what the parent has to tell, it tells."""
@@ -106,6 +109,16 @@ class Notifier:
             telling.join(min(self._connections.patience, _LONGEST_NAP))
 
 
+_notifiers: Final[WeakSet[Notifier]] = WeakSet()
+
+
+@atexit.register
+def _tell_the_rest() -> None:
+    """At the end of the program, tell what memories have to tell that nobody has closed."""
+    for notifier in list(_notifiers):
+        notifier.close()
+
+
 class _Outbox:
     """What is to be told.
 
@@ -118,7 +131,7 @@ class _Outbox:
         self.changed = threading.Condition()
         self.telling: threading.Thread | None = None
         self._pending: set[str] = set()
-        self._ending = False
+        self._ending = threading.Event()
 
     def put(self, payloads: set[str]) -> None:
         """Add to it. The caller holds `changed`."""
@@ -131,27 +144,26 @@ class _Outbox:
     def put_back(self, payloads: set[str]) -> None:
         """Add what could not be told; at the end nobody waits for it: who listens will look."""
         with self.changed:
-            if not self._ending:
+            if not self._ending.is_set():
                 self.put(payloads)
 
     def take(self) -> set[str]:
         """Take all of it; wait for some. Where there is none for long, the OS thread is to end."""
         with self.changed:
-            self.changed.wait_for(lambda: self._pending or self._ending, _IDLE)
+            self.changed.wait_for(lambda: self._pending or self._ending.is_set(), _IDLE)
             pending, self._pending = self._pending, set()
             if not pending:
                 self.telling = None
             return pending
 
     def rest(self, seconds: float) -> None:
-        """Let more come."""
-        with self.changed:
-            self.changed.wait_for(lambda: self._ending, seconds)
+        """Let more come, and be woken by none of it."""
+        self._ending.wait(seconds)
 
     def end(self) -> threading.Thread | None:
         """Have the OS thread end when all is told; give it."""
         with self.changed:
-            self._ending = True
+            self._ending.set()
             self.changed.notify_all()
             return self.telling
 

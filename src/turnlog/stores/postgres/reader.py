@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import errors
@@ -20,65 +19,79 @@ if TYPE_CHECKING:
 _PAGE: Final = 5000  # lines
 
 
-def _place(row: tuple[Any, ...]) -> int:
-    place: int = row[0]
-    return place
-
-
 class Seen:
     """What was read of a thread from some position on.
 
     Attributes:
         life: which life of it.
         turns: how many turns it has in all.
-        seqs: the place of each line in the thread.
-        ids: the append id of each line.
         lines: the lines.
+        landed: the index of the line that one of the tries has appended first; None where none has.
     """
 
-    __slots__ = ("ids", "life", "lines", "seqs", "turns")
+    __slots__ = ("_known", "landed", "life", "lines", "turns")
 
-    def __init__(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Take the rows that `Statements.read` gives of one thread."""
-        self.life: uuid.UUID = rows[0][1]
-        self.turns: int = rows[-1][2]
-        found = [row for row in rows if row[3] is not None]
-        self.seqs: list[int] = [row[3] for row in found]
-        self.ids: list[uuid.UUID] = [row[4] for row in found]
-        self.lines: list[bytes] = [row[5] for row in found]
+    def __init__(self, life: uuid.UUID, known: int) -> None:
+        """Begin with no lines behind the first `known`."""
+        self.life = life
+        self.turns = known
+        self.lines: list[bytes] = []
+        self.landed: int | None = None
+        self._known = known
+
+    def add(
+        self, turns: int, last: int | None, landed: int | None, lines: list[bytes] | None
+    ) -> int | None:
+        """Take a page; give where the next one begins, or None where this was the last."""
+        self.turns = turns
+        if lines is None or last is None:
+            return None
+        self.lines += lines
+        if landed is not None and self.landed is None:
+            self.landed = landed - self._known
+        return last + 1 if len(lines) == _PAGE else None
 
 
 def read(
-    connection: Bounded, statements: Statements, keys: Sequence[ThreadKey], known: Sequence[int]
+    connection: Bounded,
+    statements: Statements,
+    keys: Sequence[ThreadKey],
+    known: Sequence[int],
+    tries: Sequence[uuid.UUID] = (),
 ) -> list[Seen | None]:
     """Read what each thread holds behind its first `known` lines; None where there is no thread.
+
+    Args:
+        connection: where to.
+        statements: the SQL.
+        keys: the threads.
+        known: of each, how many lines are not to be read.
+        tries: append ids to look for.
 
     Raises:
         StillLocked: one was deleted and made anew in the middle of it.
         psycopg.Error: it could not be read.
     """
-    names = names_of(keys)
-    rows: list[list[tuple[Any, ...]]] = [[] for _ in keys]
-    since = list(known)
-    lacking = list(range(len(keys)))
+    found: list[Seen | None] = [None] * len(keys)
+    lacking = dict(enumerate(known))  # where each thread's next page begins
     while lacking:
+        places = list(lacking)
         parameters = {
-            "namespaces": [names["namespaces"][i] for i in lacking],
-            "ids": [names["ids"][i] for i in lacking],
-            "known": [since[i] for i in lacking],
+            **names_of([keys[place] for place in places]),
+            "known": list(lacking.values()),
             "page": _PAGE,
+            "tries": list(tries),
         }
-        longer: list[int] = []
-        for place, group in groupby(rows_of(connection, statements.read, parameters), _place):
-            i, page = lacking[place], list(group)
-            if rows[i] and page[0][1] != rows[i][0][1]:
+        lacking = {}
+        for number, life, *page in rows_of(connection, statements.read, parameters):
+            place = places[int(number)]
+            seen = found[place] = found[place] or Seen(life, known[place])
+            if seen.life != life:
                 raise StillLocked
-            rows[i] += page
-            if len(page) == _PAGE:
-                since[i] = page[-1][3] + 1
-                longer.append(i)
-        lacking = longer
-    return [Seen(each) if each else None for each in rows]
+            start = seen.add(*page)
+            if start is not None:
+                lacking[place] = start
+    return found
 
 
 def rows_of(
@@ -90,7 +103,7 @@ def rows_of(
         psycopg.Error: they could not be read.
     """
     try:
-        return connection.execute(statement, parameters, binary=True).fetchall()
+        return connection.ask(statement, parameters)
     except (errors.UndefinedTable, errors.InvalidSchemaName):
         return []
 

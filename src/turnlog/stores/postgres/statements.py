@@ -19,7 +19,7 @@ from turnlog.stores.postgres.schema import sql
 if TYPE_CHECKING:
     from turnlog.stores.postgres.location import Location
 
-# One existing thread: a third faster than the other.
+# One existing thread: a third faster than the batch; one line of it: a fifth faster than several.
 _APPEND = """
     WITH grown AS (
         UPDATE $thread SET turns = turns + %(count)b, size = size + %(size)b, modified = now()
@@ -28,11 +28,12 @@ _APPEND = """
         RETURNING namespace, id
     ), kept AS (
         INSERT INTO $turn (namespace, id, seq, line, append)
-        SELECT namespace, id, %(known)b + place - 1, line, %(append)s
-        FROM grown, unnest(%(lines)b::text[]) WITH ORDINALITY AS added (line, place)
+        SELECT namespace, id, %(known)b + place - 1, line, %(append)s FROM grown, $added
     )
     SELECT 0 FROM grown
 """
+_LINE = "(SELECT %(line)s AS line, 1 AS place) AS added"
+_LINES = "unnest(%(lines)b::text[]) WITH ORDINALITY AS added (line, place)"
 
 _APPEND_BATCH = """
     WITH wanted AS MATERIALIZED (
@@ -70,19 +71,24 @@ _APPEND_BATCH = """
     SELECT place - 1 FROM won
 """
 
-# Of each thread its life, its turns, and a page of what was appended from `known` on.
+# Of each thread its life and its turns, and a page of what was appended from `known` on: the last
+# place, the place of what one of some tries has appended, and the lines.
 _READ = """
-    SELECT w.place - 1, t.life, t.turns, a.seq, a.append, convert_to(a.line, 'UTF8')
+    SELECT w.place - 1, t.life, t.turns, a.last, a.landed, a.lines
     FROM unnest(
         %(namespaces)b::text[], %(ids)b::text[], %(known)b::bigint[]
     ) WITH ORDINALITY AS w (namespace, id, known, place)
     JOIN $thread t USING (namespace, id)
-    LEFT JOIN LATERAL (
-        SELECT append, line, seq FROM $turn
-        WHERE namespace = t.namespace AND id = t.id AND seq >= w.known
-        ORDER BY seq LIMIT %(page)b
-    ) a ON true
-    ORDER BY w.place, a.seq
+    CROSS JOIN LATERAL (
+        SELECT max(seq) AS last,
+            min(seq) FILTER (WHERE append = ANY (%(tries)s::uuid[])) AS landed,
+            array_agg(convert_to(line, 'UTF8') ORDER BY seq) AS lines
+        FROM (
+            SELECT seq, append, line FROM $turn
+            WHERE namespace = t.namespace AND id = t.id AND seq >= w.known
+            ORDER BY seq LIMIT %(page)b
+        ) page
+    ) a
 """
 
 _LOCK = """
@@ -129,7 +135,8 @@ class Statements:
 
     def __init__(self, location: Location) -> None:
         """Fill in the names."""
-        self.append = sql(location, _APPEND)
+        self.append_line = sql(location, _APPEND.replace("$added", _LINE))
+        self.append_lines = sql(location, _APPEND.replace("$added", _LINES))
         self.append_batch = sql(location, _APPEND_BATCH)
         self.read = sql(location, _READ)
         self.lock = sql(location, _LOCK)

@@ -166,7 +166,7 @@ class Writer:
         """
         absent: list[Part] = []
         with connection.transaction():
-            places: list[int] = [r[0] for r in connection.execute(lock, _names(parts), binary=True)]
+            places: list[int] = [row[0] for row in connection.ask(lock, _names(parts))]
             locked = {parts[place] for place in places}
             for part, seen in zip(parts, self._read(connection, parts), strict=True):
                 if seen is None or part in locked:
@@ -182,7 +182,8 @@ class Writer:
     def _read(self, connection: Bounded, parts: Sequence[Part]) -> list[Seen | None]:
         keys = [part.append.key for part in parts]
         known = [part.append.position.offset for part in parts]
-        return read(connection, self._statements, keys, known)
+        tries = {append for part in parts for append in part.ids}
+        return read(connection, self._statements, keys, known, list(tries))
 
     def _write(self, connection: Bounded, parts: Sequence[Part], append: uuid.UUID) -> None:
         for chunk in _chunks(parts):
@@ -211,16 +212,31 @@ class Writer:
             part.ids.add(append)
         lives = [_life(part) or append for part in parts]
         if len(parts) == 1 and parts[0].news.position.offset:
-            parameters = _of_one(parts[0], append)
-            statement, prepare = self._statements.append, True
+            rows = connection.ask(*self._of_one(parts[0], append), prepare=True)
         else:
             parameters = _of_many(parts, lives, append)
-            statement, prepare = self._statements.append_batch, False
-        cursor = connection.execute(statement, parameters, prepare=prepare, binary=True)
-        places: list[int] = [row[0] for row in cursor]
+            rows = connection.ask(self._statements.append_batch, parameters, prepare=False)
+        places: list[int] = [row[0] for row in rows]
         won = {parts[place]: lives[place] for place in places}
         _forget([part for part in parts if part not in won], append)
         return won
+
+    def _of_one(self, part: Part, append: uuid.UUID) -> tuple[bytes, dict[str, object]]:
+        key, position = part.append.key, part.news.position
+        parameters: dict[str, object] = {
+            "namespace": key.namespace,
+            "id": key.id,
+            "life": position.incarnation,
+            "known": position.offset,
+            "count": len(part.lines),
+            "size": _size(part),
+            "append": append,
+        }
+        if len(part.lines) == 1:
+            parameters["line"] = part.lines[0].decode()
+            return self._statements.append_line, parameters
+        parameters["lines"] = [line.decode() for line in part.lines]
+        return self._statements.append_lines, parameters
 
 
 def _take_in(part: Part, seen: Seen | None) -> None:
@@ -234,10 +250,9 @@ def _take_in(part: Part, seen: Seen | None) -> None:
         if not part.lines:
             part.outcome = Outcome(Read(), START)
         return
-    landed = next((i for i, append in enumerate(seen.ids) if append in part.ids), None)
-    end = seen.turns if landed is None else seen.seqs[landed]
-    part.decide(read_of(seen.lines[:landed], Position(seen.life, end, end)))
-    if landed is not None:
+    end = seen.turns if seen.landed is None else known.offset + seen.landed
+    part.decide(read_of(seen.lines[: seen.landed], Position(seen.life, end, end)))
+    if seen.landed is not None:
         part.won(seen.life)
     elif not part.lines:
         part.outcome = Outcome(part.news, part.news.position)
@@ -288,20 +303,6 @@ def _life(part: Part) -> uuid.UUID | None:
 
 def _size(part: Part) -> int:
     return sum(map(len, part.lines)) + len(part.lines)
-
-
-def _of_one(part: Part, append: uuid.UUID) -> dict[str, object]:
-    key, position = part.append.key, part.news.position
-    return {
-        "namespace": key.namespace,
-        "id": key.id,
-        "life": position.incarnation,
-        "known": position.offset,
-        "count": len(part.lines),
-        "size": _size(part),
-        "append": append,
-        "lines": [line.decode() for line in part.lines],
-    }
 
 
 def _of_many(
