@@ -73,9 +73,9 @@ def parse(url: str) -> Location:
             not in the message, wherever it stands.
     """
     address, _, query = url.partition("?")
-    path = address.partition("://")[2].partition("/")[2]
-    if "@" in path or "@" in query.rpartition("/")[0]:  # a part of the password, most likely
-        raise _unreadable()
+    servers, _, path = address.partition("://")[2].partition("/")
+    if servers.count("@") > 1 or "@" in path or "@" in query.rpartition("/")[0]:
+        raise _unreadable()  # what is behind the first is a part of the password, most likely
     pairs = [pair.partition("=") for pair in query.split("&") if pair]
     own = {name: unquote(value) for name, _, value in pairs if name in _DEFAULT}
     rest = "&".join("".join(pair) for pair in pairs if pair[0] not in own)
@@ -83,7 +83,7 @@ def parse(url: str) -> Location:
         parameters = conninfo_to_dict(f"{address}?{rest}")
     except ProgrammingError:
         parameters = None  # libpq's words quote the part that it cannot read
-    if parameters is None or "@" in str(parameters.get("host", ""))[1:]:
+    if parameters is None:
         raise _unreadable()
     shown = _shown(parameters)
     for name in ("schema", "table_prefix"):
