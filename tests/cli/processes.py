@@ -31,7 +31,7 @@ class Done(NamedTuple):
     err: str
 
 
-def environment(root: Path, **more: str) -> dict[str, str]:
+def environment(root: Path | str, **more: str) -> dict[str, str]:
     """Give the environment of a command over a memory: what most people have, no more."""
     unusual = ("NO_COLOR", "PYTHONUNBUFFERED")
     given = {name: value for name, value in os.environ.items() if name not in unusual}
@@ -44,7 +44,7 @@ def unmeasured(root: Path) -> dict[str, str]:
 
 
 def piped(
-    root: Path, *args: object, stdin: bytes = b"", env: Mapping[str, str] | None = None
+    root: Path | str, *args: object, stdin: bytes = b"", env: Mapping[str, str] | None = None
 ) -> Done:
     """Run the command in pipes."""
     done = subprocess.run(

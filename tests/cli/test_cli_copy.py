@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import time
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 PATIENCE: Final = 60.0  # a watchdog, in seconds
 
 # The stores that threads are copied to and back from, and where each is for a test.
-PLACES: Final[dict[str, Callable[[Path], str]]] = {
-    "files": lambda place: str(place / "there"),
-    "files by URL": lambda place: f"file://{place}/by URL",
+PLACES: Final[dict[str, Callable[[Path, pytest.FixtureRequest], str]]] = {
+    "files": lambda place, _: str(place / "there"),
+    "files by URL": lambda place, _: f"file://{place}/by URL",
+    "PostgreSQL": lambda _, request: request.getfixturevalue("postgres_url"),
+    "JetStream": lambda _, request: request.getfixturevalue("nats_url"),
 }
 
 FOREIGN: Final = (
@@ -36,7 +39,7 @@ FOREIGN: Final = (
 @pytest.fixture(params=PLACES)
 def there(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """Give the location of an empty store of each kind."""
-    return PLACES[request.param](tmp_path)
+    return PLACES[request.param](tmp_path, request)
 
 
 def fill(root: Path) -> None:
@@ -69,6 +72,18 @@ def test_there_and_back_it_is_the_same(root: Path, tmp_path: Path, there: str) -
         assert piped(root, "copy", source, destination) == (0, "", "")
     assert files(back) == files(root)
     assert len(files(back)) == 5
+
+
+def test_through_all_stores_it_is_the_same(
+    root: Path, tmp_path: Path, postgres_url: str, nats_url: str
+) -> None:
+    """From files to PostgreSQL, JetStream and back to files, all threads are the same bytes."""
+    fill(root)
+    places = (root, postgres_url, nats_url, tmp_path / "back")
+    for source, destination in itertools.pairwise(places):
+        done = piped(root, "copy", source, destination)
+        assert done == (0, "", "")
+    assert files(tmp_path / "back") == files(root)
 
 
 def test_once_more_changes_nothing(root: Path, tmp_path: Path, invoke: Invoke, there: str) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from turnlog.stores.postgres.reader import Seen
     from turnlog.stores.postgres.statements import Statements
 
+_MOST: Final = 512 << 20  # bytes in one append; the server takes 1 GB, encoded and all
 _LARGEST: Final = 8 << 20  # bytes of lines in one statement, unless one append alone has more
 
 
@@ -107,10 +108,11 @@ class Writer:
         return [part.outcome for part in parts if part.outcome is not None]
 
     def _settle(self, parts: Sequence[Part]) -> None:
-        if self._read_only:
-            for part in parts:
-                if part.lines:
-                    part.failed(_read_only(part))
+        for part in parts:
+            if part.lines and self._read_only:
+                part.failed(_read_only(part))
+            elif _size(part) > _MOST:
+                part.failed(_too_large(part))
         try:
             self._connections.run(lambda connection: self._attempt(connection, _open(parts)))
         except psycopg.Error as error:
@@ -337,6 +339,15 @@ def _read_only(part: Part) -> ReadOnly:
         part.append.key,
         "its memory was opened with read_only=True; nothing was written",
         "open it for writing",
+    )
+
+
+def _too_large(part: Part) -> NotWritten:
+    return NotWritten(
+        part.append.key,
+        f"what is to be appended at once has {_size(part) >> 20} MB, and PostgreSQL takes "
+        f"{_MOST >> 20}; nothing was written",
+        "divide it",
     )
 
 
