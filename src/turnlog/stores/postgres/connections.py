@@ -56,13 +56,17 @@ _MOST_MILLISECONDS: Final = 2**31 - 1  # of a setting of the server
 _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 2, 5  # for each host's answer; libpq knows no shorter one
 
 # A row's lock is waited for longer than a commit takes, and no longer. A client that stands still
-# in the middle of a transaction is cut off. What was acknowledged is on the server's disk, whatever
-# its default is.
+# in the middle of a transaction is cut off, and so is one whose machine is gone: its turn locks are
+# free then. What was acknowledged is on the server's disk, whatever its default is.
 _SETTINGS: Final = """
     SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
     SET default_transaction_read_only = {mode};
     SET lock_timeout = '100ms';
     SET idle_in_transaction_session_timeout = {milliseconds};
+    SET tcp_keepalives_idle = 10;
+    SET tcp_keepalives_interval = 5;
+    SET tcp_keepalives_count = 3;
+    SET tcp_user_timeout = 30000;
     SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') = 'off';
     SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid();
@@ -105,12 +109,13 @@ class Bounded(Connection[tuple[Any, ...]]):
 
     _asking: Cursor[tuple[Any, ...]] | None = None
 
-    def ask(
-        self, statement: bytes, parameters: dict[str, Any], *, prepare: bool | None = None
+    def put(
+        self, statement: bytes, parameters: dict[str, Any], *, prepare: bool
     ) -> list[tuple[Any, ...]]:
-        """Execute a statement; give its rows, as they come in binary.
+        """Execute a statement that gives back little.
 
-        On a cursor that is kept: a new one each time would take a tenth of an append's time.
+        On a cursor that is kept, and its last result with it: a new one each time would take a
+        tenth of an append's time.
         """
         if self._asking is None:
             self._asking = self.cursor(binary=True)
@@ -172,14 +177,15 @@ class Connections:
         take: Callable[[float], AbstractContextManager[Bounded]],
         work: Callable[[Bounded], _Result],
     ) -> _Result:
-        patience = self.patience if self._connected else min(self.patience, _FIRST_PATIENCE)
-        deadline = time.monotonic() + patience
+        began = time.monotonic()
         for nap in _naps():
             try:
-                with take(deadline) as connection:
+                with take(began + self.patience) as connection:
                     return work(connection)
             except psycopg.Error as error:
-                if time.monotonic() + nap > deadline or not self.worth_another_try(error):
+                patience = self.patience if self._connected else min(self.patience, _FIRST_PATIENCE)
+                late = time.monotonic() + nap > began + patience
+                if late or not self.worth_another_try(error):
                     raise
             time.sleep(nap)
         raise AssertionError  # the naps never end
@@ -189,6 +195,7 @@ class Connections:
         connection = Bounded.connect(**self._parameters)
         try:
             self._prepare(connection)
+            self._end_lost_sessions(connection)
         except BaseException:
             connection.close()
             raise
@@ -218,8 +225,7 @@ class Connections:
             yield connection
         except psycopg.Error as error:
             if connection.closed:
-                if connection.session:
-                    self._lost.append(connection.session)
+                self.lost(connection)
                 pool.drain()  # the others are lost too, more likely than not
                 raise Lost(str(error)) from error
             if isinstance(error, errors.ReadOnlySqlTransaction) and not self._read_only:
@@ -231,6 +237,11 @@ class Connections:
             raise
         finally:
             pool.putconn(connection)
+
+    def lost(self, connection: Bounded) -> None:
+        """Have the session of a lost connection ended, as soon as there is another one."""
+        if connection.session:
+            self._lost.append(connection.session)
 
     def _end_lost_sessions(self, connection: Bounded) -> None:
         while self._lost:

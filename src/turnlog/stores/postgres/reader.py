@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from turnlog.stores.postgres.statements import Statements
 
 _PAGE: Final = 5000  # lines
+_MOST: Final = (
+    64 << 20
+)  # bytes of them, unless one alone has more: it is one value, of 1 GB at most
 
 
 class Seen:
@@ -49,7 +52,7 @@ class Seen:
         self.lines += lines
         if landed is not None and self.landed is None:
             self.landed = landed - self._known
-        return last + 1 if len(lines) == _PAGE else None
+        return last + 1 if last + 1 < turns else None
 
 
 def read(
@@ -80,6 +83,7 @@ def read(
             **names_of([keys[place] for place in places]),
             "known": list(lacking.values()),
             "page": _PAGE,
+            "most": _MOST,
             "tries": list(tries),
         }
         lacking = {}
@@ -103,7 +107,7 @@ def rows_of(
         psycopg.Error: they could not be read.
     """
     try:
-        return connection.ask(statement, parameters)
+        return connection.execute(statement, parameters, binary=True).fetchall()
     except (errors.UndefinedTable, errors.InvalidSchemaName):
         return []
 

@@ -84,10 +84,12 @@ _READ = """
             min(seq) FILTER (WHERE append = ANY (%(tries)s::uuid[])) AS landed,
             array_agg(convert_to(line, 'UTF8') ORDER BY seq) AS lines
         FROM (
-            SELECT seq, append, line FROM $turn
+            SELECT seq, append, line,
+                sum(octet_length(line)) OVER (ORDER BY seq) - octet_length(line) AS before
+            FROM $turn
             WHERE namespace = t.namespace AND id = t.id AND seq >= w.known
             ORDER BY seq LIMIT %(page)b
-        ) page
+        ) page WHERE before < %(most)b
     ) a
 """
 

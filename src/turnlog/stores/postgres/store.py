@@ -6,6 +6,7 @@ Source: spec R3; design, section 1, stores.
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,7 +64,10 @@ class PostgresStore:
         channel = channel_of(self._location.tables)
         self._notifier = Notifier(self._connections, channel)
         self._listener = Listener(self._connections, self._statements, channel)
+        self._mutex = threading.Lock()
         self._prepared = False
+        self._tries: int = 0
+        self._failure: StoreError | psycopg.Error | None = None
         self._untold: list[UnsafeFileSystemWarning] = []
 
     def __repr__(self) -> str:
@@ -71,10 +75,23 @@ class PostgresStore:
         return f"PostgresStore({self._location.shown!r})"
 
     def _prepare(self) -> None:
-        """Make the tables at the first use, or only look at them; any number at once."""
-        if not self._prepared:
-            self._connections.run_apart(self._look_at_tables)
-            self._prepared = True
+        """Make the tables at the first use, or only look at them. One does it for all who come."""
+        if self._prepared:
+            return
+        tries = self._tries
+        with self._mutex:
+            if self._tries != tries and self._failure is not None:
+                raise self._failure  # which is as good as a failure of our own
+            if self._prepared:
+                return
+            try:
+                self._connections.run_apart(self._look_at_tables)
+                self._prepared, self._failure = True, None
+            except (StoreError, psycopg.Error) as error:
+                self._failure = error
+                raise
+            finally:
+                self._tries += 1
 
     def _look_at_tables(self, connection: Bounded) -> None:
         if self.read_only:
@@ -185,6 +202,7 @@ class PostgresStore:
 
     def after_fork(self) -> None:
         """Leave the parent's connections alone."""
+        self._mutex = threading.Lock()
         self._connections.after_fork()
         self._turn_locks.after_fork()
         self._notifier.after_fork()

@@ -57,8 +57,10 @@ class TurnLocks:
 
     def _take(self, number: int) -> Callable[[], None] | None:
         if self._connection is None or self._connection.closed:
-            self._held.clear()  # they went with the connection
-            self._connection = None
+            self._held.clear()  # they go with the connection, and here is how
+            lost, self._connection = self._connection, None
+            if lost is not None:
+                self._connections.lost(lost)
             self._connection = self._connections.connect()
         if number in self._held:
             return None

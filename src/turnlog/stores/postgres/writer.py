@@ -25,7 +25,7 @@ from turnlog.errors import LockTimeout, NotWritten, OutcomeUnknown, ReadOnly
 from turnlog.stores.base import START, Outcome, Position, Read, replaced
 from turnlog.stores.postgres.connections import StillLocked
 from turnlog.stores.postgres.failures import failure
-from turnlog.stores.postgres.reader import names_of, read
+from turnlog.stores.postgres.reader import names_of, read, rows_of
 from turnlog.stores.records import read_of
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Writer:
         """
         absent: list[Part] = []
         with connection.transaction():
-            places: list[int] = [row[0] for row in connection.ask(lock, _names(parts))]
+            places: list[int] = [row[0] for row in rows_of(connection, lock, _names(parts))]
             locked = {parts[place] for place in places}
             for part, seen in zip(parts, self._read(connection, parts), strict=True):
                 if seen is None or part in locked:
@@ -214,10 +214,10 @@ class Writer:
             part.ids.add(append)
         lives = [_life(part) or append for part in parts]
         if len(parts) == 1 and parts[0].news.position.offset:
-            rows = connection.ask(*self._of_one(parts[0], append), prepare=True)
+            rows = connection.put(*self._of_one(parts[0], append), prepare=True)
         else:
             parameters = _of_many(parts, lives, append)
-            rows = connection.ask(self._statements.append_batch, parameters, prepare=False)
+            rows = connection.put(self._statements.append_batch, parameters, prepare=False)
         places: list[int] = [row[0] for row in rows]
         won = {parts[place]: lives[place] for place in places}
         _forget([part for part in parts if part not in won], append)
