@@ -13,6 +13,7 @@ import os
 import threading
 import warnings
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
 from weakref import WeakSet, WeakValueDictionary, finalize
 
@@ -25,6 +26,7 @@ from turnlog.interrupts import restore_interrupts
 from turnlog.measure import check_count
 from turnlog.names import DEFAULT_NAMESPACE, ThreadKey, check_name, thread_key
 from turnlog.news import News
+from turnlog.ownthread import in_own_thread
 from turnlog.stores.location import store_at
 from turnlog.thread import MemoryThread
 from turnlog.workingset import WorkingSet, damage_warning
@@ -47,8 +49,8 @@ class Memory:
     """The threads of one store: a folder, a server's URL, or a `Store` of your own.
 
     Args:
-        location: where the threads are: a path, a store's URL (`file://` and `memory://` for now),
-            or a store. Unless given, the environment's `TURNLOG_URL`, else `./.sema/memory`. A
+        location: where the threads are: a path, a store's URL (docs/stores.md lists them), or a
+            store. Unless given, the environment's `TURNLOG_URL`, else `./.sema/memory`. A
             relative path is taken from the working directory of this moment, whatever it is later.
         read_only: open and list threads without ever writing; appends raise ReadOnly. For a path
             or a URL; a store of your own says so itself.
@@ -57,7 +59,8 @@ class Memory:
         lock_timeout: the longest wait, in seconds, for another process' lock on a thread.
 
     Raises:
-        UnknownStore: no store is known by the URL's scheme.
+        UnknownStore: no store is known by the URL's scheme, or it cannot be read.
+        MissingExtra: the store's client library is not installed.
 
     A context manager, sync and async: it is closed at the end. Touches no disk when made. Safe to
     use from any number of threads and tasks, and after a fork.
@@ -84,8 +87,8 @@ class Memory:
         self._mutex = threading.Lock()
         _memories.add(self)
         # Of a memory that nobody holds any more, nothing is left behind.
-        self._release = finalize(self, _release, self._commit, self._store)
-        self._release.atexit = False
+        self._collected = finalize(self, _release_apart, self._commit, self._store)
+        self._collected.atexit = False
 
     def __repr__(self) -> str:
         """Show the store."""
@@ -297,7 +300,8 @@ class Memory:
         code use `aclose`.
         """
         self._closed = True
-        self._release()
+        if self._collected.detach() is not None:
+            _release(self._commit, self._store)
         self._recent.clear()
         self._news.wake_all()
 
@@ -344,6 +348,11 @@ class Memory:
 def _release(commit: GroupCommit, store: Store) -> None:
     commit.close()
     store.close()
+
+
+def _release_apart(commit: GroupCommit, store: Store) -> None:
+    """Release what a collected memory had, in no thread that waits for it, and in no event loop."""
+    in_own_thread(partial(_release, commit, store))
 
 
 def _told(peeked: tuple[Conversation, DamageWarning | None]) -> Conversation:

@@ -89,7 +89,7 @@ class Process:
             os.close(self.system.fds.popitem()[0])
         for step in self._under_way:
             self.history.end(step)
-        self.memory._release.detach()  # pyright: ignore[reportPrivateUsage] - nothing ends it
+        self.memory._collected.detach()  # pyright: ignore[reportPrivateUsage] - nothing ends it
         self.schedule.stop(self)
         self.schedule.step()
 

@@ -193,7 +193,8 @@ class Connection:
             connecting.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await connecting
-            await client.close()
+            with suppress(Exception):
+                await client.close()
             raise
         return client
 

@@ -3,6 +3,8 @@
 It is one of the servers' short-lived kind, in the memory of one of them. When it breaks in the
 middle, whoever reads makes another one and goes on where he was: so it is the "ordered consumer" of
 the servers' clients, but for reading up to an end.
+
+A cluster puts it on any of its servers, and that one may not have yet what was acknowledged.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import json  # noqa: TID251 - the servers speak JSON
 from nats import errors
 
-from turnlog.stores.nats.api import NO_STREAM, PREFIX, Answer, call, checked
+from turnlog.stores.nats.api import NO_STREAM, PREFIX, ConsumerInfo, call, checked
 from turnlog.stores.nats.connection import subscribe
 from turnlog.stores.nats.failures import Broken
 
@@ -45,6 +47,9 @@ class Consumer:
         start: where to begin, as the servers' API says it.
         deadline: for the beginning.
 
+    Attributes:
+        server: where a cluster has put it; None where there is one server only.
+
     Raises on entering:
         OutOfTime: the servers could not do it.
         Refused: one may not read.
@@ -54,6 +59,7 @@ class Consumer:
         self, stream: Stream, pattern: str, start: dict[str, Any], deadline: Deadline
     ) -> None:
         """Prepare a reading."""
+        self.server: str | None = None
         self._stream = stream
         self._pattern = pattern
         self._start = start
@@ -85,9 +91,11 @@ class Consumer:
         try:
             inbox = self._client.new_inbox()
             self._subscription = await subscribe(self._client, inbox, self._got)
-            made = await call(connection, name, request, Answer, self._deadline)
+            made = await call(connection, name, request, ConsumerInfo, self._deadline)
             if checked(made, NO_STREAM).error is not None:
                 self._status = "404"  # no stream, and nothing in it
+            elif made.cluster is not None:
+                self.server = made.cluster.leader
         except errors.Error as error:
             await self._end()
             raise Broken from error

@@ -10,8 +10,6 @@ from turnlog.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from turnlog.stores.nats.api import ApiError
-
 _Error = TypeVar("_Error", bound=StoreError)
 
 _AWAY: Final = "see that the servers run, with JetStream, and can be reached; then try again"
@@ -86,10 +84,10 @@ class Refused(Failure):
     """Raised where a server will not do it, however often it is asked."""
 
     @classmethod
-    def by(cls, error: ApiError) -> Refused:
-        """Make it of the server's answer."""
-        hint = _HINTS.get(error.err_code, "look the code up in the servers' documentation")
-        return cls(f"the server refused it: {error}", hint)
+    def by(cls, words: str, code: int) -> Refused:
+        """Make it of the server's words, and its code for them."""
+        hint = _HINTS.get(code, "look the code up in the servers' documentation")
+        return cls(f"the server refused it: {words}", hint)
 
     @classmethod
     def permission(cls, trouble: str) -> Refused:

@@ -25,6 +25,7 @@ _STREAM: Final = re.compile("[A-Za-z0-9_-]{1,200}")
 _SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\],]+)(?::(\d{1,5}))?")
 _REPLICAS: Final = frozenset("12345")
 _PORT: Final = 4222
+_LAST_PORT: Final = 65535
 _OPTIONS: Final = ("replicas", "tls_ca", "tls_cert", "tls_key")
 _EXAMPLE: Final = "give nats://user:password@host:4222/STREAM?replicas=3"
 
@@ -111,8 +112,9 @@ def parse(url: str) -> Location:
 
 def _servers(scheme: str, hosts: str, shown: str) -> tuple[str, ...]:
     found = [_SERVER.fullmatch(host) for host in hosts.split(",")]
+    ports = [int(match[2] or _PORT) for match in found if match]
     servers = [f"{scheme}://{match[1]}:{match[2] or _PORT}" for match in found if match]
-    if len(servers) < len(found):
+    if len(servers) < len(found) or not all(0 < port <= _LAST_PORT for port in ports):
         raise _refusal(shown, "it does not say which servers", _EXAMPLE)
     return tuple(servers)
 

@@ -187,19 +187,19 @@ async def _take_in(
         else:
             publication.lost = True
     elif error.final or (error.err_code == STORE_FAILED and stream.replicas == 1):
-        _refuse([publication], Refused.by(error))
+        _refuse([publication], error.refusal())
     elif not error.later:
         publication.doubtful = True
 
 
 async def _look_for(stream: Stream, publication: Publication, deadline: Deadline) -> None:
-    """Find out what stands in a doubtful message's place."""
-    subject, expected = publication.subject, publication.expected or 0
-    found = await stream.next(subject, expected + 1, deadline)
-    if found is None:
-        # Nothing yet: it is under way. Or the thread is gone, and where it belonged, too.
-        publication.lost = expected > 0 and await stream.last(subject, deadline) is None
-    elif found.id == publication.id:
+    """Find out what stands in a doubtful message's place; nothing does as long as it is under way.
+
+    That nothing does proves nothing, since who leads no more may not know it yet.
+    """
+    after = publication.expected or 0
+    found = await stream.next(publication.subject, after + 1, deadline)
+    if found is not None and found.id == publication.id:
         publication.sequence = found.sequence
-    else:
+    elif found is not None:
         publication.lost = True

@@ -3,10 +3,15 @@
 Each message says after which one it comes. So a few messages are read backwards from the last one,
 each with a request of its own, which is faster than to set up a consumer; many are read by one. A
 message that is missing shows, and costs only itself.
+
+The requests are answered by the server that leads the stream, which has all that was acknowledged.
+A consumer may be at one that is behind. Where it reads up to a message, that shows; where it lists
+threads, it has to be where the leader is.
 """
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +35,8 @@ if TYPE_CHECKING:
 
 _FEW: Final = 5  # messages: a consumer costs as much as so many requests,
 _SOME: Final = 16  # and to look for the place to begin at, as so many
-_CHANGING: Final = "it was deleted and made anew all the time"
+_PAUSE: Final = 0.02  # seconds
+_LAST_LOOK: Final = 0.2
 _NEAR: Final = 64  # turns that may be read too many, before what is looked for
 
 
@@ -72,18 +78,17 @@ class Reader:
                     raise Replaced
                 return Read()
             known = position.mark[0]
-            if position != START and (last.life != position.incarnation or last.sequence < known):
+            if position != START and last.life != position.incarnation:
                 raise Replaced
             if last.sequence == known:
                 return Read(position=position)
-            messages = await self._between(subject, known, last, deadline)
-            if messages and messages[0].header.turns < position.lines:
-                raise Replaced  # somebody removed what was read
-            read = await self._read_of(key, messages, last, position, deadline)
+            read = None
+            if last.sequence > known:
+                messages = await self._between(subject, known, last, deadline)
+                read = await self._read_of(key, messages, last, position, deadline)
             if read is not None:
                 return read
-            if deadline.over:
-                raise OutOfTime.after(deadline.seconds, _CHANGING)
+            await self._wait_for_leader(deadline)
 
     async def tail(self, key: ThreadKey, count: int, deadline: Deadline) -> Read:
         """Read the end of a thread: its last `count` turns at least. Raises as `read`."""
@@ -101,8 +106,13 @@ class Reader:
             read = await self._read_of(key, messages, last, Position(0, first, first), deadline)
             if read is not None:
                 return read
-            if deadline.over:
-                raise OutOfTime.after(deadline.seconds, _CHANGING)
+            await self._wait_for_leader(deadline)
+
+    async def _wait_for_leader(self, deadline: Deadline) -> None:
+        """Wait a little where less was found than there was: who leads no more may not know it."""
+        if deadline.left < _LAST_LOOK:
+            raise OutOfTime.after(deadline.seconds, "they have less of it than was read before")
+        await asyncio.sleep(_PAUSE)
 
     # ---- messages ----
 
@@ -229,21 +239,27 @@ class Reader:
     async def threads(self, namespace: str | None, deadline: Deadline) -> list[ThreadInfo]:
         """List threads, by namespace and id."""
         while True:
-            start = {"deliver_policy": "last_per_subject", "headers_only": True}
-            pattern = self._subjects.turns_of(namespace)
-            found: list[ThreadInfo] = []
             try:
-                async with Consumer(self._stream, pattern, start, deadline) as consumer:
-                    while page := await consumer.page():
-                        found += self._infos(page)
-                        deadline.renew()
+                found = await self._list(self._subjects.turns_of(namespace), deadline)
             except Broken:
-                if deadline.over:
-                    raise OutOfTime.after(
-                        deadline.seconds, self._stream.connection.trouble
-                    ) from None
-                continue
-            return sorted(found, key=lambda info: (info.namespace, info.id))
+                found = None
+            if found is not None:
+                return sorted(found, key=lambda info: (info.namespace, info.id))
+            if deadline.over:
+                raise OutOfTime.after(deadline.seconds, self._stream.connection.trouble)
+
+    async def _list(self, pattern: str, deadline: Deadline) -> list[ThreadInfo] | None:
+        """List threads as the server has them that leads the stream; None where it is another."""
+        leader = await self._stream.leader(deadline)
+        start = {"deliver_policy": "last_per_subject", "headers_only": True}
+        found: list[ThreadInfo] = []
+        async with Consumer(self._stream, pattern, start, deadline) as consumer:
+            if consumer.server not in {None, leader}:
+                return None
+            while page := await consumer.page():
+                found += self._infos(page)
+                deadline.renew()
+        return found if await self._stream.leader(deadline) == leader else None
 
     def _infos(self, page: Sequence[Msg]) -> list[ThreadInfo]:
         infos: list[ThreadInfo] = []

@@ -126,7 +126,15 @@ class Stream:
 
     async def look(self, deadline: Deadline) -> StreamConfig | None:
         """Give how it is set up; None where there is none."""
-        return checked(await self._call("INFO", {}, StreamInfo, deadline), NO_STREAM).config
+        return (await self._info(deadline)).config
+
+    async def leader(self, deadline: Deadline) -> str:
+        """Give the server that leads it, which has all that was acknowledged."""
+        cluster = (await self._info(deadline)).cluster
+        return "" if cluster is None else cluster.leader
+
+    async def _info(self, deadline: Deadline) -> StreamInfo:
+        return checked(await self._call("INFO", {}, StreamInfo, deadline), NO_STREAM)
 
     def forget(self) -> None:
         """Look at it again before the next message: it may be gone."""

@@ -146,12 +146,17 @@ class Writer:
                 task.decide()
                 if task.lines and self._read_only:
                     task.failed(read_only_error(task.append.key))
-            try:
-                self._session.run(partial(_round, tasks, deadline))
-            except Failure as failure:  # the session cannot be used: nothing was sent
-                for task in _open(tasks):
-                    task.not_written(failure)
+            self._run(tasks, deadline)
         return [task.outcome for task in tasks if task.outcome is not None]
+
+    def _run(self, tasks: list[_Task], deadline: Deadline) -> None:
+        if not _open(tasks) and not any(task.upload for task in tasks):
+            return
+        try:
+            self._session.run(partial(_round, tasks, deadline))
+        except Failure as failure:  # the session cannot be used: nothing was sent
+            for task in _open(tasks):
+                task.not_written(failure)
 
 
 def read_only_error(key: ThreadKey) -> ReadOnly:

@@ -69,6 +69,8 @@ _SETTINGS: Final = """
     SET tcp_user_timeout = 30000;
     SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') = 'off';
+    SELECT set_config('idle_session_timeout', '0', false)
+    WHERE current_setting('idle_session_timeout', true) IS NOT NULL;
     SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid();
 """
 _END_SESSION: Final = """
