@@ -300,7 +300,8 @@ class Proxy(Server):
 
     async def _listen(self) -> None:
         if self._listener is None:
-            near = socket.socket()
+            # asyncio sends small pieces at once only where the protocol is said.
+            near = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             near.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             near.bind((LOOPBACK, self.port))
             self._listener = await asyncio.start_server(self._accepted, sock=near)

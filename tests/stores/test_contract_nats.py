@@ -302,7 +302,7 @@ def test_a_killed_leader_loses_and_doubles_nothing(
     nats_cluster: NatsCluster, nats_cluster_url: str
 ) -> None:
     """While eight writers append, the leader is killed: each acknowledged turn is there once."""
-    writers, threads, more = 8, 3, 20
+    writers, threads, more = 8, 3, 8
     done = [0] * writers
     ended = threading.Event()
 
@@ -595,6 +595,22 @@ def test_a_message_that_is_missing_costs_itself(
     assert (problem.line, problem.reason[:18]) == (2, "the turns 2 to 2 a")
     assert append(store, "after", at=read.position).error is None
     assert append(store, "late", at=positions[0]).news.problems
+
+
+def test_servers_that_have_less_than_was_read_are_said(
+    make: Callable[..., NatsStore], nats_server: NatsServer, nats_url: str
+) -> None:
+    """Where what was read is there no more, nothing is written behind it, and it is said."""
+    store = make(lock_timeout=0.5)
+    before = append(store, "before").position
+    last = append(store, "lost", at=before).position
+    request = {"seq": last.mark[0]}
+    assert api(nats_server, f"STREAM.MSG.DELETE.{name_of(nats_url)}", request)["success"]
+    error = append(store, "after", at=last).error
+    assert isinstance(error, NotWritten)
+    assert "less of it than was read" in str(error)
+    assert texts_of(store) == ["before"]
+    assert append(store, "after", at=before).error is None
 
 
 @pytest.mark.parametrize("headers", [{}, {"Turnlog": "{}"}, {"Turnlog": '{"format":2}'}])

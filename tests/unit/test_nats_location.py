@@ -50,6 +50,8 @@ def test_credentials_are_decoded_and_not_shown() -> None:
         "nats://one,,two/S",
         "nats://host:port/S",
         "nats://host:123456/S",
+        "nats://host:65536/S",
+        "nats://host:0/S",
         "nats://ho st/S",
         "nats://host/a.b",
         "nats://host/a/b",

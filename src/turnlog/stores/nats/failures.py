@@ -17,7 +17,7 @@ _FULL: Final = "free space on the servers, or raise the limits of JetStream or o
 _REPLICAS: Final = (
     "a single server keeps one copy: say ?replicas=1 in the URL; more need a cluster of as many"
 )
-_PERMISSION: Final = "give this user the permissions that docs/nats.md lists"
+_PERMISSION: Final = "give this user the permissions that docs/jetstream.md lists"
 _HINTS: Final = {
     10002: _FULL,
     10005: _REPLICAS,
