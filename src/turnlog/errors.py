@@ -181,6 +181,15 @@ class NotWritten(StoreError):
 class ReadOnly(NotWritten, PermissionError):
     """Raised when a memory that was opened for reading is asked to write."""
 
+    @classmethod
+    def of(cls, thread: object) -> ReadOnly:
+        """Make the error for a thread that was to be written to."""
+        return cls(
+            thread,
+            "its memory was opened with read_only=True; nothing was written",
+            "open it for writing",
+        )
+
 
 class LockTimeout(NotWritten, TimeoutError):
     """Raised when another process held a thread's lock for longer than `lock_timeout`."""

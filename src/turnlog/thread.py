@@ -412,11 +412,7 @@ class MemoryThread:
     def _check_may_write(self, operation: str) -> None:
         require(Capability.FS_WRITE, operation, self.key)
         if self._read_only:
-            raise ReadOnly(
-                self.key,
-                "its memory was opened with read_only=True; nothing was written",
-                "open it for writing",
-            )
+            raise ReadOnly.of(self.key)
         if self._working.ended is not None:
             raise again(self._working.ended)
 

@@ -274,7 +274,7 @@ class JsonlStore:
 
     def _check_writable(self, key: ThreadKey) -> None:
         if self.read_only:
-            raise ReadOnly(key, "the memory was opened with read_only=True", "open it for writing")
+            raise ReadOnly.of(key)
 
     def after_fork(self) -> None:
         """Let go of the parent's files."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from turnlog.errors import ReadOnly
 from turnlog.stores.base import START
 from turnlog.stores.nats.deadline import Deadline
 from turnlog.stores.nats.failures import translated
@@ -19,7 +20,7 @@ from turnlog.stores.nats.location import parse
 from turnlog.stores.nats.loops import BackgroundLoop, BorrowedLoop
 from turnlog.stores.nats.session import Session
 from turnlog.stores.nats.watches import Watches
-from turnlog.stores.nats.writer import Writer, read_only_error
+from turnlog.stores.nats.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,7 +100,7 @@ class NatsStore:
 
     def _check_writable(self, key: ThreadKey) -> None:
         if self.read_only:
-            raise read_only_error(key)
+            raise ReadOnly.of(key)
 
     # ---- news, and the end ----
 

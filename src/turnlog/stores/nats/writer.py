@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from turnlog.errors import TurnlogError
-    from turnlog.names import ThreadKey
     from turnlog.stores.base import Append
     from turnlog.stores.nats.session import Session
 
@@ -145,7 +144,7 @@ class Writer:
             for task in _open(tasks):
                 task.decide()
                 if task.lines and self._read_only:
-                    task.failed(read_only_error(task.append.key))
+                    task.failed(ReadOnly.of(task.append.key))
             self._run(tasks, deadline)
         return [task.outcome for task in tasks if task.outcome is not None]
 
@@ -157,11 +156,6 @@ class Writer:
         except Failure as failure:  # the session cannot be used: nothing was sent
             for task in _open(tasks):
                 task.not_written(failure)
-
-
-def read_only_error(key: ThreadKey) -> ReadOnly:
-    """Make the error for who would write to a store that only reads."""
-    return ReadOnly(key, "the memory was opened with read_only=True", "open it for writing")
 
 
 def _open(tasks: Sequence[_Task]) -> list[_Task]:

@@ -190,7 +190,7 @@ class PostgresStore:
 
     def _check_writable(self, key: ThreadKey) -> None:
         if self.read_only:
-            raise ReadOnly(key, "the memory was opened with read_only=True", "open it for writing")
+            raise ReadOnly.of(key)
 
     # ---- news, and the end ----
 

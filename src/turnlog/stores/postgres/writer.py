@@ -110,7 +110,7 @@ class Writer:
     def _settle(self, parts: Sequence[Part]) -> None:
         for part in parts:
             if part.lines and self._read_only:
-                part.failed(_read_only(part))
+                part.failed(ReadOnly.of(part.append.key))
             elif _size(part) > _MOST:
                 part.failed(_too_large(part))
         try:
@@ -332,14 +332,6 @@ def _of_many(
 
 
 # ---- errors ----
-
-
-def _read_only(part: Part) -> ReadOnly:
-    return ReadOnly(
-        part.append.key,
-        "its memory was opened with read_only=True; nothing was written",
-        "open it for writing",
-    )
 
 
 def _too_large(part: Part) -> NotWritten:
