@@ -18,7 +18,7 @@ import postgres_raw as raw
 from turnlog.names import ThreadKey
 from turnlog.stores.postgres.connections import Connections
 from turnlog.stores.postgres.location import parse
-from turnlog.stores.postgres.news import Notifier
+from turnlog.stores.postgres.notifier import Notifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable

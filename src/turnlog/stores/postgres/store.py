@@ -19,8 +19,9 @@ from turnlog.stores.base import Outcome, Position, Read, ThreadInfo
 from turnlog.stores.postgres import schema
 from turnlog.stores.postgres.connections import Connections, StillLocked
 from turnlog.stores.postgres.failures import failure
+from turnlog.stores.postgres.listener import Listener
 from turnlog.stores.postgres.location import parse
-from turnlog.stores.postgres.news import Listener, Notifier, channel_of
+from turnlog.stores.postgres.notifier import Notifier, channel_of
 from turnlog.stores.postgres.reader import read, rows_of
 from turnlog.stores.postgres.statements import Statements
 from turnlog.stores.postgres.turnlocks import TurnLocks

@@ -21,67 +21,19 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from psycopg import errors
 
-from turnlog.errors import LockTimeout, NotWritten, OutcomeUnknown, ReadOnly
-from turnlog.stores.base import START, Outcome, Position, Read, replaced
 from turnlog.stores.postgres.connections import StillLocked
-from turnlog.stores.postgres.failures import failure
+from turnlog.stores.postgres.part import Part
 from turnlog.stores.postgres.reader import names_of, read, rows_of
-from turnlog.stores.records import read_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from turnlog.errors import TurnlogError
-    from turnlog.stores.base import Append
+    from turnlog.stores.base import Append, Outcome
     from turnlog.stores.postgres.connections import Bounded, Connections
     from turnlog.stores.postgres.reader import Seen
     from turnlog.stores.postgres.statements import Statements
 
-_MOST: Final = 512 << 20  # bytes in one append; the server takes 1 GB, encoded and all
 _LARGEST: Final = 8 << 20  # bytes of lines in one statement, unless one append alone has more
-
-
-class Part:
-    """One append of a batch, and how far it is.
-
-    Attributes:
-        append: what is wanted.
-        news: what others appended, as read last.
-        lines: what it comes to after the news.
-        ids: the append ids of the tries that may have landed, or may still.
-        hopeful: nothing was read yet.
-        outcome: what became of it; None as long as that is open.
-    """
-
-    __slots__ = ("append", "hopeful", "ids", "lines", "news", "outcome")
-
-    def __init__(self, append: Append) -> None:
-        """Decide on no news."""
-        self.append = append
-        self.ids: set[uuid.UUID] = set()
-        self.outcome: Outcome | None = None
-        self.decide(Read(position=append.position))
-        self.hopeful = bool(self.lines)
-
-    def decide(self, news: Read) -> None:
-        """Decide what to append after some news."""
-        self.news = news
-        self.lines = self.append.decide(news)
-
-    def won(self, life: uuid.UUID) -> None:
-        """Note that its lines are in the thread, behind the news."""
-        end = self.news.position.offset + len(self.lines)
-        self.outcome = Outcome(self.news, Position(life, end, end))
-
-    def failed(self, error: TurnlogError) -> None:
-        """Note that nothing of it is in the thread, or that it cannot be known."""
-        known = self.append.position
-        self.outcome = Outcome(Read(position=known), known, error)
-
-    def busy(self) -> None:
-        """Note that another has its thread."""
-        known = self.append.position
-        self.outcome = Outcome(Read(position=known), known, busy=True)
 
 
 class Writer:
@@ -109,10 +61,7 @@ class Writer:
 
     def _settle(self, parts: Sequence[Part]) -> None:
         for part in parts:
-            if part.lines and self._read_only:
-                part.failed(ReadOnly.of(part.append.key))
-            elif _size(part) > _MOST:
-                part.failed(_too_large(part))
+            part.check(read_only=self._read_only)
         try:
             self._connections.run(lambda connection: self._attempt(connection, _open(parts)))
         except psycopg.Error as error:
@@ -123,7 +72,7 @@ class Writer:
                     self._settle([part])
                 return
             for part in left:
-                _fail(part, error)
+                part.fail(error)
 
     def _attempt(self, connection: Bounded, parts: Sequence[Part]) -> None:
         append = uuid.uuid4()
@@ -132,7 +81,7 @@ class Writer:
             readings = [part for part in _open(parts) if not part.lines]
             if readings:
                 for part, seen in zip(readings, self._read(connection, readings), strict=True):
-                    _take_in(part, seen)
+                    part.take_in(seen)
             self._write_under_lock(connection, _open(parts), append)
         except psycopg.Error:
             if not connection.closed:  # the server has said no: nothing is under way
@@ -172,7 +121,7 @@ class Writer:
             locked = {parts[place] for place in places}
             for part, seen in zip(parts, self._read(connection, parts), strict=True):
                 if seen is None or part in locked:
-                    _take_in(part, seen)
+                    part.take_in(seen)
                 if seen is None and part.outcome is None:
                     absent.append(part)
             ready = [part for part in _open(parts) if part in locked]
@@ -212,8 +161,8 @@ class Writer:
             return {}
         for part in parts:
             part.ids.add(append)
-        lives = [_life(part) or append for part in parts]
-        if len(parts) == 1 and parts[0].news.position.offset:
+        lives = [part.life or append for part in parts]
+        if len(parts) == 1 and parts[0].known:
             rows = connection.put(*self._of_one(parts[0], append), prepare=True)
         else:
             parameters = _of_many(parts, lives, append)
@@ -224,14 +173,13 @@ class Writer:
         return won
 
     def _of_one(self, part: Part, append: uuid.UUID) -> tuple[bytes, dict[str, object]]:
-        key, position = part.append.key, part.news.position
         parameters: dict[str, object] = {
-            "namespace": key.namespace,
-            "id": key.id,
-            "life": position.incarnation,
-            "known": position.offset,
+            "namespace": part.append.key.namespace,
+            "id": part.append.key.id,
+            "life": part.life,
+            "known": part.known,
             "count": len(part.lines),
-            "size": _size(part),
+            "size": part.size,
             "append": append,
         }
         if len(part.lines) == 1:
@@ -239,25 +187,6 @@ class Writer:
             return self._statements.append_line, parameters
         parameters["lines"] = [line.decode() for line in part.lines]
         return self._statements.append_lines, parameters
-
-
-def _take_in(part: Part, seen: Seen | None) -> None:
-    """Decide anew after what was read; note the outcome where nothing has to be written."""
-    known = part.append.position
-    if known != START and (seen is None or seen.life != known.incarnation):
-        part.failed(replaced(part.append.key))
-        return
-    if seen is None:
-        part.decide(Read())
-        if not part.lines:
-            part.outcome = Outcome(Read(), START)
-        return
-    end = seen.turns if seen.landed is None else known.offset + seen.landed
-    part.decide(read_of(seen.lines[: seen.landed], Position(seen.life, end, end)))
-    if seen.landed is not None:
-        part.won(seen.life)
-    elif not part.lines:
-        part.outcome = Outcome(part.news, part.news.position)
 
 
 def _wait_for(part: Part) -> None:
@@ -276,12 +205,11 @@ def _chunks(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
     chunk: list[Part] = []
     size = 0
     for part in parts:
-        own = sum(map(len, part.lines))
-        if chunk and size + own > _LARGEST:
+        if chunk and size + part.size > _LARGEST:
             yield chunk
             chunk, size = [], 0
         chunk.append(part)
-        size += own
+        size += part.size
     if chunk:
         yield chunk
 
@@ -298,15 +226,6 @@ def _names(parts: Sequence[Part]) -> dict[str, list[str]]:
     return names_of([part.append.key for part in parts])
 
 
-def _life(part: Part) -> uuid.UUID | None:
-    life = part.news.position.incarnation
-    return life if isinstance(life, uuid.UUID) else None
-
-
-def _size(part: Part) -> int:
-    return sum(map(len, part.lines)) + len(part.lines)
-
-
 def _of_many(
     parts: Sequence[Part], lives: Sequence[object], append: uuid.UUID
 ) -> dict[str, object]:
@@ -314,46 +233,18 @@ def _of_many(
     seqs: list[int] = []
     lines: list[str] = []
     for place, part in enumerate(parts, 1):
-        for seq, line in enumerate(part.lines, part.news.position.offset):
+        for seq, line in enumerate(part.lines, part.known):
             places.append(place)
             seqs.append(seq)
             lines.append(line.decode())
     return {
         **_names(parts),
         "lives": lives,
-        "known": [part.news.position.offset for part in parts],
+        "known": [part.known for part in parts],
         "counts": [len(part.lines) for part in parts],
-        "sizes": [_size(part) for part in parts],
+        "sizes": [part.size for part in parts],
         "append": append,
         "places": places,
         "seqs": seqs,
         "lines": lines,
     }
-
-
-# ---- errors ----
-
-
-def _too_large(part: Part) -> NotWritten:
-    return NotWritten(
-        part.append.key,
-        f"what is to be appended at once has {_size(part) >> 20} MB, and PostgreSQL takes "
-        f"{_MOST >> 20}; nothing was written",
-        "divide it",
-    )
-
-
-def _fail(part: Part, error: psycopg.Error) -> None:
-    key = part.append.key
-    if part.ids:
-        unknown = failure(
-            OutcomeUnknown, key, "the connection was lost in the middle of the append", error
-        )
-        unknown.__cause__ = error
-        part.failed(unknown)
-    else:
-        locked = isinstance(error, errors.LockNotAvailable)
-        kind = LockTimeout if locked else NotWritten
-        own = failure(kind, key, "the append failed, and nothing was written", error)
-        own.__cause__ = error
-        part.failed(own)

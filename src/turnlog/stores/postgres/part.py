@@ -1,0 +1,129 @@
+"""One append of a batch, from what its caller knows of the thread to what became of it.
+
+Pure: it speaks to no server.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from psycopg import errors
+
+from turnlog.errors import LockTimeout, NotWritten, OutcomeUnknown, ReadOnly
+from turnlog.stores.base import START, Outcome, Position, Read, replaced
+from turnlog.stores.postgres.failures import failure
+from turnlog.stores.records import read_of
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from turnlog.errors import TurnlogError
+    from turnlog.stores.base import Append
+    from turnlog.stores.postgres.reader import Seen
+
+_MOST: Final = 512 << 20  # bytes in one append; the server takes 1 GB, encoded and all
+
+
+class Part:
+    """One append of a batch, and how far it is.
+
+    Attributes:
+        append: what is wanted.
+        news: what others appended, as read last.
+        lines: what it comes to after the news.
+        ids: the append ids of the tries that may have landed, or may still.
+        hopeful: nothing was read yet.
+        outcome: what became of it; None as long as that is open.
+    """
+
+    __slots__ = ("append", "hopeful", "ids", "lines", "news", "outcome")
+
+    def __init__(self, append: Append) -> None:
+        """Decide on no news."""
+        self.append = append
+        self.ids: set[uuid.UUID] = set()
+        self.outcome: Outcome | None = None
+        self.decide(Read(position=append.position))
+        self.hopeful = bool(self.lines)
+
+    def decide(self, news: Read) -> None:
+        """Decide what to append after some news."""
+        self.news = news
+        self.lines = self.append.decide(news)
+
+    def won(self, life: uuid.UUID) -> None:
+        """Note that its lines are in the thread, behind the news."""
+        end = self.known + len(self.lines)
+        self.outcome = Outcome(self.news, Position(life, end, end))
+
+    def failed(self, error: TurnlogError) -> None:
+        """Note that nothing of it is in the thread, or that it cannot be known."""
+        known = self.append.position
+        self.outcome = Outcome(Read(position=known), known, error)
+
+    def busy(self) -> None:
+        """Note that another has its thread."""
+        known = self.append.position
+        self.outcome = Outcome(Read(position=known), known, busy=True)
+
+    @property
+    def known(self) -> int:
+        """How many turns of the thread were read: those that its lines follow."""
+        return self.news.position.offset
+
+    @property
+    def life(self) -> uuid.UUID | None:
+        """Which life of the thread was read; None where there is none yet."""
+        life = self.news.position.incarnation
+        return life if isinstance(life, uuid.UUID) else None
+
+    @property
+    def size(self) -> int:
+        """How many bytes the thread grows by."""
+        return sum(map(len, self.lines)) + len(self.lines)
+
+    def check(self, *, read_only: bool) -> None:
+        """Note where it cannot be written, whatever the server says."""
+        if self.lines and read_only:
+            self.failed(ReadOnly.of(self.append.key))
+        elif self.size > _MOST:
+            self.failed(
+                NotWritten(
+                    self.append.key,
+                    f"what is to be appended at once has {self.size >> 20} MB, and PostgreSQL "
+                    f"takes {_MOST >> 20}; nothing was written",
+                    "divide it",
+                )
+            )
+
+    def take_in(self, seen: Seen | None) -> None:
+        """Decide anew after what was read; note the outcome where nothing has to be written."""
+        known = self.append.position
+        if known != START and (seen is None or seen.life != known.incarnation):
+            self.failed(replaced(self.append.key))
+            return
+        if seen is None:
+            self.decide(Read())
+            if not self.lines:
+                self.outcome = Outcome(Read(), START)
+            return
+        end = seen.turns if seen.landed is None else known.offset + seen.landed
+        self.decide(read_of(seen.lines[: seen.landed], Position(seen.life, end, end)))
+        if seen.landed is not None:
+            self.won(seen.life)
+        elif not self.lines:
+            self.outcome = Outcome(self.news, self.news.position)
+
+    def fail(self, error: psycopg.Error) -> None:
+        """Note that the server, or the way to it, has failed until patience ended."""
+        key = self.append.key
+        if self.ids:
+            doing = "the connection was lost in the middle of the append"
+            own = failure(OutcomeUnknown, key, doing, error)
+        else:
+            locked = isinstance(error, errors.LockNotAvailable)
+            kind = LockTimeout if locked else NotWritten
+            own = failure(kind, key, "the append failed, and nothing was written", error)
+        own.__cause__ = error
+        self.failed(own)
