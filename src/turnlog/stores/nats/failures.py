@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 _Error = TypeVar("_Error", bound=StoreError)
 
-_AWAY: Final = "see that the servers run, with JetStream, and can be reached; then try again"
+_AWAY: Final = (
+    "see that the servers run, with JetStream and room on their disks, and can be reached; "
+    "then try again"
+)
 _FULL: Final = "free space on the servers, or raise the limits of JetStream or of the stream"
 _REPLICAS: Final = (
     "a single server keeps one copy: say ?replicas=1 in the URL; more need a cluster of as many"

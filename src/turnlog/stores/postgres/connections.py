@@ -104,10 +104,12 @@ class Bounded(Connection[tuple[Any, ...]]):
     Attributes:
         patience: how long, in seconds.
         session: what the server knows it by; empty where it does not tell.
+        swollen: it holds memory for a statement so large that it is better made anew.
     """
 
     patience: float | None = None
     session: tuple[Any, ...] = ()
+    swollen: bool = False
 
     _asking: Cursor[tuple[Any, ...]] | None = None
 
@@ -238,6 +240,8 @@ class Connections:
             connection.close()  # in whatever state it was
             raise
         finally:
+            if connection.swollen:
+                connection.close()
             pool.putconn(connection)
 
     def lost(self, connection: Bounded) -> None:

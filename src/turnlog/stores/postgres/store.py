@@ -5,6 +5,7 @@ Source: spec R3; design, section 1, stores.
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import threading
 from contextlib import contextmanager
@@ -82,7 +83,7 @@ class PostgresStore:
         tries = self._tries
         with self._mutex:
             if self._tries != tries and self._failure is not None:
-                raise self._failure  # which is as good as a failure of our own
+                raise copy.copy(self._failure)  # which is as good as a failure of our own
             if self._prepared:
                 return
             try:

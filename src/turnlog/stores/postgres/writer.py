@@ -161,6 +161,7 @@ class Writer:
             return {}
         for part in parts:
             part.ids.add(append)
+        connection.swollen |= sum(part.size for part in parts) > 2 * _LARGEST
         lives = [part.life or append for part in parts]
         if len(parts) == 1 and parts[0].known:
             rows = connection.put(*self._of_one(parts[0], append), prepare=True)
