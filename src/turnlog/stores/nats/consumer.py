@@ -19,7 +19,8 @@ from nats import errors
 
 from turnlog.stores.nats.api import NO_STREAM, PREFIX, ConsumerInfo, call, checked
 from turnlog.stores.nats.connection import subscribe
-from turnlog.stores.nats.failures import Broken
+from turnlog.stores.nats.deadline import Deadline
+from turnlog.stores.nats.failures import Broken, OutOfTime
 
 if TYPE_CHECKING:
     from typing import Self
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
-    from turnlog.stores.nats.deadline import Deadline
     from turnlog.stores.nats.stream import Stream
 
 _PAGE: Final = 1000  # messages
 _PAGE_BYTES: Final = 8 << 20
 _PATIENCE: Final = 5.0  # seconds, without a message
+_PATIENCE_TO_MAKE: Final = 1.5
 _IDLE: Final = 30_000_000_000  # nanoseconds, until a server forgets a consumer
 _END: Final = frozenset(("404", "408"))
 
@@ -51,7 +52,8 @@ class Consumer:
         server: where a cluster has put it; None where there is one server only.
 
     Raises on entering:
-        OutOfTime: the servers could not do it.
+        Broken: the servers did not do it: another one may be made.
+        OutOfTime: there is no connection.
         Refused: one may not read.
     """
 
@@ -91,12 +93,14 @@ class Consumer:
         try:
             inbox = self._client.new_inbox()
             self._subscription = await subscribe(self._client, inbox, self._got)
-            made = await call(connection, name, request, ConsumerInfo, self._deadline)
+            deadline = Deadline(min(self._deadline.left, _PATIENCE_TO_MAKE))
+            made = await call(connection, name, request, ConsumerInfo, deadline)
             if checked(made, NO_STREAM).error is not None:
                 self._status = "404"  # no stream, and nothing in it
             elif made.cluster is not None:
                 self.server = made.cluster.leader
-        except errors.Error as error:
+        except (errors.Error, OutOfTime) as error:
+            # A cluster may have put it on a server that is gone: there it stays, by this name.
             await self._end()
             raise Broken from error
         except BaseException:
