@@ -95,7 +95,7 @@ _PASSING: Final = (
 )  # fmt: skip
 
 # A library's warnings are for whoever set up logging, not for standard error.
-logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
 class Bounded(Connection[tuple[Any, ...]]):
