@@ -70,7 +70,7 @@ def burst_rows(url: str, repetitions: int, sizes: Sizes, *, peer: bool) -> Itera
         owns = speeds.pop(_OWN)
         for way in _best(speeds):
             times = ratio(owns, speeds[way])
-            aim = least if way.startswith(_BARE) else None
+            aim = least if way != NAME else None
             yield Row(
                 f"PostgreSQL: {what}",
                 f"{median(owns):,.0f} turns/s",
