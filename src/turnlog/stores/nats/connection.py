@@ -62,8 +62,8 @@ class Connection:
         self._asked: dict[str, tuple[str, asyncio.Future[Msg]]] = {}
         self._count = 0
         self._inbox = ""
-        self.trouble = "no server has answered"
-        self.lives = 0
+        self.trouble: str = "no server has answered"
+        self.lives: int = 0
         self.returned: Callable[[Client], Awaitable[None]] | None = None
         self.lost: set[Callable[[], object]] = set()
 

@@ -51,10 +51,10 @@ class Subjects:
     def __init__(self, stream: str) -> None:
         """Be the subjects of a stream."""
         self.stream = stream
-        self.locks = f"{stream}_LOCKS"
-        self.all = f"{stream}.>"
-        self.every_turns = f"{stream}.*.*.{_TURNS}"
-        self.news_of_turns = f"{stream}_NEWS.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"
+        self.locks: str = f"{stream}_LOCKS"
+        self.all: str = f"{stream}.>"
+        self.every_turns: str = f"{stream}.*.*.{_TURNS}"
+        self.news_of_turns: str = f"{stream}_NEWS.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"
 
     def turns(self, key: ThreadKey) -> str:
         """Give where a thread's messages are."""

@@ -38,7 +38,7 @@ class Session:
 
     def __init__(self, location: Location, kind: type[BorrowedLoop | BackgroundLoop]) -> None:
         """Prepare a session."""
-        self.subjects = Subjects(location.stream)
+        self.subjects: Subjects = Subjects(location.stream)
         self._location = location
         self._kind = kind
         self._mutex = threading.RLock()  # a finalizer may close it while we hold it
@@ -48,10 +48,10 @@ class Session:
 
     def _renew(self) -> None:
         location, subjects = self._location, self.subjects
-        self.connection = Connection(location)
-        self.turns = Stream(self.connection, config_of_turns(location, subjects))
-        self.locks = Stream(self.connection, config_of_locks(location, subjects))
-        self.reader = Reader(self.turns, subjects)
+        self.connection: Connection = Connection(location)
+        self.turns: Stream = Stream(self.connection, config_of_turns(location, subjects))
+        self.locks: Stream = Stream(self.connection, config_of_locks(location, subjects))
+        self.reader: Reader = Reader(self.turns, subjects)
 
     def run(self, work: Callable[[Session], Coroutine[Any, Any, _Result]]) -> _Result:
         """Do some work over the connection. Blocks.

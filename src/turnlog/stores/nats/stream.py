@@ -90,7 +90,7 @@ class Stream:
         """Know only what is wanted."""
         self.connection = connection
         self.wanted = wanted
-        self.name = wanted.name
+        self.name: str = wanted.name
         self._found = wanted
         self._looked_in_life = 0
 

@@ -39,7 +39,7 @@ class Upload:
     def __init__(self, stream: Stream, subject: str, payload: bytes, most: int) -> None:
         """Send nothing yet."""
         self.payload = payload
-        self.parts = -(-len(payload) // most)
+        self.parts: int = -(-len(payload) // most)
         self.first = 0
         self._stream = stream
         self._subject = subject
@@ -80,7 +80,7 @@ class Upload:
         if first is None or first.sequence != self.first:
             message_says = self.first
             await self.send(deadline)
-            self.first = message_says  # whoever looks from there on finds them
+            self.first: int = message_says  # whoever looks from there on finds them
 
     async def remove(self) -> None:
         """Remove them, since no message will need them."""

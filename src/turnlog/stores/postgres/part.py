@@ -16,6 +16,8 @@ from turnlog.stores.postgres.failures import failure
 from turnlog.stores.records import read_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import psycopg
 
     from turnlog.errors import TurnlogError
@@ -41,16 +43,16 @@ class Part:
 
     def __init__(self, append: Append) -> None:
         """Decide on no news."""
-        self.append = append
+        self.append: Append = append
         self.ids: set[uuid.UUID] = set()
         self.outcome: Outcome | None = None
         self.decide(Read(position=append.position))
-        self.hopeful = bool(self.lines)
+        self.hopeful: bool = bool(self.lines)
 
     def decide(self, news: Read) -> None:
         """Decide what to append after some news."""
-        self.news = news
-        self.lines = self.append.decide(news)
+        self.news: Read = news
+        self.lines: Sequence[bytes] = self.append.decide(news)
 
     def won(self, life: uuid.UUID) -> None:
         """Note that its lines are in the thread, behind the news."""

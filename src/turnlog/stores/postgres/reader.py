@@ -36,7 +36,7 @@ class Seen:
 
     def __init__(self, life: uuid.UUID, known: int) -> None:
         """Begin with no lines behind the first `known`."""
-        self.life = life
+        self.life: uuid.UUID = life
         self.turns = known
         self.lines: list[bytes] = []
         self.landed: int | None = None
@@ -46,7 +46,7 @@ class Seen:
         self, turns: int, last: int | None, landed: int | None, lines: list[bytes] | None
     ) -> int | None:
         """Take a page; give where the next one begins, or None where this was the last."""
-        self.turns = turns
+        self.turns: int = turns
         if lines is None or last is None:
             return None
         self.lines += lines
