@@ -48,19 +48,18 @@ _APPEND_BATCH = """
         ON CONFLICT DO NOTHING
         RETURNING namespace, id
     ), locked AS (
-        SELECT t.namespace, t.id FROM $thread t JOIN wanted w USING (namespace, id)
+        SELECT t.namespace, t.id, w.place, w.count, w.size
+        FROM $thread t JOIN wanted w USING (namespace, id)
         WHERE w.known > 0 AND t.life = w.life AND t.turns = w.known
         AND (SELECT count(*) FROM made) >= 0
         ORDER BY t.namespace, t.id FOR UPDATE OF t SKIP LOCKED
     ), grown AS (
-        UPDATE $thread t SET turns = t.turns + w.count, size = t.size + w.size, modified = now()
-        FROM locked l JOIN wanted w USING (namespace, id)
-        WHERE t.namespace = l.namespace AND t.id = l.id
-        RETURNING t.namespace, t.id
+        UPDATE $thread t SET turns = t.turns + l.count, size = t.size + l.size, modified = now()
+        FROM locked l WHERE t.namespace = l.namespace AND t.id = l.id
+        RETURNING l.place, t.namespace, t.id
     ), won AS (
-        SELECT w.place, w.namespace, w.id
-        FROM wanted w JOIN (SELECT * FROM made UNION ALL SELECT * FROM grown) g
-        USING (namespace, id)
+        SELECT place, namespace, id FROM made JOIN wanted USING (namespace, id)
+        UNION ALL SELECT * FROM grown
     ), kept AS (
         INSERT INTO $turn (namespace, id, seq, line, append)
         SELECT w.namespace, w.id, a.seq, a.line, %(append)s
