@@ -114,6 +114,13 @@ def nats_url(nats_server: NatsServer) -> Iterator[str]:
     nats_server.delete_stream(url)
 
 
+@pytest.fixture(params=["postgres_url", "nats_url"])
+def server_url(request: pytest.FixtureRequest) -> str:
+    """Give the URL of an empty place on each kind of server."""
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture(scope="session")
 def nats_cluster() -> Iterator[NatsCluster]:
     """Give three NATS servers that are one cluster, which all tests share."""

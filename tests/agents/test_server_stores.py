@@ -14,17 +14,9 @@ from turnlog import Memory
 pytestmark = pytest.mark.usefixtures("no_blocking")
 
 MODEL = "anthropic:claude-haiku-4-5-20251001"
-SERVERS = ("postgres_url", "nats_url")
 
 
-@pytest.fixture(params=SERVERS)
-def url(request: pytest.FixtureRequest) -> str:
-    """Give the URL of each store on a server."""
-    found: str = request.getfixturevalue(request.param)
-    return found
-
-
-def test_a_run_remembers_on_another_machine(provider: Provider, url: str) -> None:
+def test_a_run_remembers_on_another_machine(provider: Provider, server_url: str) -> None:
     """What a run wrote back is sent by the next one, in another memory of the same server."""
     provider.script("Looking into it now.", "A new one is on its way.")
     agent = turnlog.Agent(model=MODEL, system="You are a support agent.")
@@ -34,8 +26,8 @@ def test_a_run_remembers_on_another_machine(provider: Provider, url: str) -> Non
             mem = await memory.aopen("ticket-981", namespace="support")
             return str((await agent.arun(text, memory=mem)).response)
 
-    assert asyncio.run(ask(Memory(url), "My invoice is wrong.")) == "Looking into it now."
-    assert asyncio.run(ask(Memory(url), "Any update?")) == "A new one is on its way."
+    assert asyncio.run(ask(Memory(server_url), "My invoice is wrong.")) == "Looking into it now."
+    assert asyncio.run(ask(Memory(server_url), "Any update?")) == "A new one is on its way."
     assert [text for _, text in turns(provider.requests[-1])] == [
         "You are a support agent.",
         "My invoice is wrong.",
@@ -45,7 +37,7 @@ def test_a_run_remembers_on_another_machine(provider: Provider, url: str) -> Non
 
 
 @pytest.mark.parametrize("listening", HEARING)
-def test_a_stopped_run_is_kept(provider: Provider, url: str, listening: str) -> None:
+def test_a_stopped_run_is_kept(provider: Provider, server_url: str, listening: str) -> None:
     """A run that is cancelled in the middle of a reply has written back what was seen."""
     gate = Gate()
     provider.script(Reply("It ", "is ", gate, "paid."))
@@ -57,6 +49,6 @@ def test_a_stopped_run_is_kept(provider: Provider, url: str, listening: str) -> 
             await by_cancel(HEARING[listening](agent, mem, ears), ears.heard)
             assert turns_of(mem.messages()) == [INPUT, PARTIAL]
 
-    asyncio.run(main(Memory(url)))
-    with Memory(url) as memory:
+    asyncio.run(main(Memory(server_url)))
+    with Memory(server_url) as memory:
         assert turns_of(memory.open("t").messages()) == [INPUT, PARTIAL]

@@ -14,22 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-SERVERS: Final = ("postgres_url", "nats_url")
-
-
-@pytest.fixture(params=SERVERS)
-def url(request: pytest.FixtureRequest) -> str:
-    """Give the URL of each store on a server."""
-    found: str = request.getfixturevalue(request.param)
-    return found
 
 
 @pytest.fixture
-def command(url: str) -> Callable[..., str]:
+def command(server_url: str) -> Callable[..., str]:
     """Give the command over the server; it gives what was written, its times alike."""
 
     def call(*words: str, stdin: str = "", status: int = 0) -> str:
-        done = piped(url, *words, stdin=stdin.encode())
+        done = piped(server_url, *words, stdin=stdin.encode())
         assert done.status == status, done.err
         return TIME.sub("TIME", done.out)
 
@@ -65,12 +57,12 @@ def test_a_chat_goes_on(command: Callable[..., str]) -> None:
     assert said.count("user  TIME") == said.count("assistant  TIME") == 2
 
 
-def test_what_comes_is_followed(url: str, command: Callable[..., str]) -> None:
+def test_what_comes_is_followed(server_url: str, command: Callable[..., str]) -> None:
     """`tail --follow` shows what another process appends, soon, and ends with Ctrl-C."""
     command("append", "t", "before")
     following = subprocess.Popen(
         [*COMMAND, "tail", "-f", "t"],
-        env=environment(url),
+        env=environment(server_url),
         stdout=subprocess.PIPE,
         text=True,
     )

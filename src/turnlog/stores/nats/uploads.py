@@ -40,7 +40,7 @@ class Upload:
         """Send nothing yet."""
         self.payload = payload
         self.parts: int = -(-len(payload) // most)
-        self.first = 0
+        self.first: int = 0
         self._stream = stream
         self._subject = subject
         self._most = most
@@ -80,7 +80,7 @@ class Upload:
         if first is None or first.sequence != self.first:
             message_says = self.first
             await self.send(deadline)
-            self.first: int = message_says  # whoever looks from there on finds them
+            self.first = message_says  # whoever looks from there on finds them
 
     async def remove(self) -> None:
         """Remove them, since no message will need them."""

@@ -8,7 +8,7 @@ import psycopg
 from psycopg import errors
 from psycopg_pool import PoolTimeout
 
-from turnlog.errors import StoreError
+from turnlog.errors import LockTimeout, NotWritten, StoreError
 
 _Error = TypeVar("_Error", bound=StoreError)
 
@@ -41,3 +41,11 @@ def failure(kind: type[_Error], subject: object, doing: str, error: psycopg.Erro
     if hint is None and error.sqlstate is None:
         hint = "see that the server runs and can be reached, and try again"
     return kind(subject, f"{doing}: {words}", hint or "see the server's log for more")
+
+
+def not_written(subject: object, error: psycopg.Error) -> NotWritten:
+    """Make the error for an append of which nothing is in the thread; the server's is its cause."""
+    kind = LockTimeout if isinstance(error, errors.LockNotAvailable) else NotWritten
+    own = failure(kind, subject, "the append failed, and nothing was written", error)
+    own.__cause__ = error
+    return own

@@ -17,6 +17,7 @@ import psycopg
 
 from turnlog.names import ThreadKey
 from turnlog.stores.postgres.notifier import EVERY_THREAD
+from turnlog.stores.postgres.reader import names_of
 from turnlog.stores.watchers import Watchers
 
 if TYPE_CHECKING:
@@ -154,11 +155,7 @@ class _Session:
         if time.monotonic() < self._look_at:
             return []
         self._look_at = time.monotonic() + (_LOOK if self._listens else _LOOK_WITHOUT_LISTEN)
-        names = {
-            "namespaces": [key.namespace for key in keys],
-            "ids": [key.id for key in keys],
-        }
-        rows = self.connection.execute(statements.states, names).fetchall()
+        rows = self.connection.execute(statements.states, names_of(keys)).fetchall()
         states = {ThreadKey(row[0], row[1]): (row[2], row[3]) for row in rows}
         before, self._states = self._states, states
         if before is None:  # nothing was looked at yet: who began to watch has not read since

@@ -8,11 +8,9 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from psycopg import errors
-
-from turnlog.errors import LockTimeout, NotWritten, OutcomeUnknown, ReadOnly
+from turnlog.errors import NotWritten, OutcomeUnknown, ReadOnly
 from turnlog.stores.base import START, Outcome, Position, Read, replaced
-from turnlog.stores.postgres.failures import failure
+from turnlog.stores.postgres.failures import failure, not_written
 from turnlog.stores.records import read_of
 
 if TYPE_CHECKING:
@@ -34,12 +32,13 @@ class Part:
         append: what is wanted.
         news: what others appended, as read last.
         lines: what it comes to after the news.
+        size: how many bytes the thread grows by.
         ids: the append ids of the tries that may have landed, or may still.
         hopeful: nothing was read yet.
         outcome: what became of it; None as long as that is open.
     """
 
-    __slots__ = ("append", "hopeful", "ids", "lines", "news", "outcome")
+    __slots__ = ("append", "hopeful", "ids", "lines", "news", "outcome", "size")
 
     def __init__(self, append: Append) -> None:
         """Decide on no news."""
@@ -53,6 +52,7 @@ class Part:
         """Decide what to append after some news."""
         self.news: Read = news
         self.lines: Sequence[bytes] = self.append.decide(news)
+        self.size: int = sum(map(len, self.lines)) + len(self.lines)
 
     def won(self, life: uuid.UUID) -> None:
         """Note that its lines are in the thread, behind the news."""
@@ -79,11 +79,6 @@ class Part:
         """Which life of the thread was read; None where there is none yet."""
         life = self.news.position.incarnation
         return life if isinstance(life, uuid.UUID) else None
-
-    @property
-    def size(self) -> int:
-        """How many bytes the thread grows by."""
-        return sum(map(len, self.lines)) + len(self.lines)
 
     def check(self, *, read_only: bool) -> None:
         """Note where it cannot be written, whatever the server says."""
@@ -120,12 +115,10 @@ class Part:
     def fail(self, error: psycopg.Error) -> None:
         """Note that the server, or the way to it, has failed until patience ended."""
         key = self.append.key
-        if self.ids:
-            doing = "the connection was lost in the middle of the append"
-            own = failure(OutcomeUnknown, key, doing, error)
-        else:
-            locked = isinstance(error, errors.LockNotAvailable)
-            kind = LockTimeout if locked else NotWritten
-            own = failure(kind, key, "the append failed, and nothing was written", error)
-        own.__cause__ = error
-        self.failed(own)
+        if not self.ids:
+            self.failed(not_written(key, error))
+            return
+        doing = "the connection was lost in the middle of the append"
+        unknown = failure(OutcomeUnknown, key, doing, error)
+        unknown.__cause__ = error
+        self.failed(unknown)

@@ -10,7 +10,7 @@ from turnlog.stores.postgres.connections import StillLocked
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from turnlog.names import ThreadKey
     from turnlog.stores.postgres.connections import Bounded
@@ -112,6 +112,6 @@ def rows_of(
         return []
 
 
-def names_of(keys: Sequence[ThreadKey]) -> dict[str, list[str]]:
+def names_of(keys: Collection[ThreadKey]) -> dict[str, list[str]]:
     """Give the parameters that name threads."""
     return {"namespaces": [key.namespace for key in keys], "ids": [key.id for key in keys]}

@@ -19,7 +19,7 @@ from turnlog.errors import LockTimeout, NotWritten, ReadOnly, StoreError, Unsafe
 from turnlog.stores.base import Outcome, Position, Read, ThreadInfo
 from turnlog.stores.postgres import schema
 from turnlog.stores.postgres.connections import Connections, StillLocked
-from turnlog.stores.postgres.failures import failure
+from turnlog.stores.postgres.failures import failure, not_written
 from turnlog.stores.postgres.listener import Listener
 from turnlog.stores.postgres.location import parse
 from turnlog.stores.postgres.notifier import Notifier, channel_of
@@ -152,7 +152,7 @@ class PostgresStore:
         try:
             self._prepare()
         except (StoreError, psycopg.Error) as error:
-            return [_not_written(append, error) for append in batch]
+            return [_refused(append, error) for append in batch]
         outcomes = self._writer.commit(batch)
         changed = [
             append.key
@@ -233,12 +233,11 @@ def _translated(subject: object, doing: str) -> Generator[None]:
         raise failure(StoreError, subject, doing, error) from error
 
 
-def _not_written(append: Append, error: StoreError | psycopg.Error) -> Outcome:
+def _refused(append: Append, error: StoreError | psycopg.Error) -> Outcome:
     key, known = append.key, append.position
     if isinstance(error, psycopg.Error):
-        own = failure(NotWritten, key, "the append failed, and nothing was written", error)
-    else:
-        own = NotWritten(key, f"{error.what}; nothing was written", error.hint)
+        return Outcome(Read(position=known), known, not_written(key, error))
+    own = NotWritten(key, f"{error.what}; nothing was written", error.hint)
     own.__cause__ = error
     return Outcome(Read(position=known), known, own)
 
