@@ -1,4 +1,4 @@
-"""Keeps Ctrl-C waiting while something must not be broken off.
+"""Keeps Ctrl-C waiting while something must not be broken off, and hears it while one waits.
 
 Source: design, section 4, point 7.
 """
@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from contextlib import suppress
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
 # What the signal module itself calls, without its enums: they take longer than all of a ticket.
 _signals: Final[Any] = importlib.import_module("_signal")
+
+_LOOK: Final = 1.0  # seconds
 
 
 class Uninterrupted:
@@ -54,3 +58,26 @@ def restore_interrupts() -> None:
     if isinstance(keeper, Uninterrupted):
         with suppress(ValueError):  # not the main thread
             _signals.signal(SIGINT, keeper.previous)
+
+
+def wait_interruptibly(wait: Callable[[float], bool], seconds: float | None = None) -> bool:
+    """Wait, and let Ctrl-C through within a second. Blocks.
+
+    A signal wakes a wait in Python only if it reaches the main thread, and only once that has
+    begun to wait: one that comes as it is about to, or that the system gives to another OS thread,
+    would be seen when the wait is over.
+
+    Args:
+        wait: waits at most so many seconds, and says whether what it waits for has come.
+        seconds: how long to wait; None is for ever.
+
+    Returns:
+        Whether it has come.
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        left = _LOOK if deadline is None else deadline - time.monotonic()
+        if wait(max(0.0, min(left, _LOOK))):
+            return True
+        if left <= _LOOK and deadline is not None:
+            return False

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from turnlog.errors import InvalidTurn
-from turnlog.interrupts import Uninterrupted
+from turnlog.interrupts import Uninterrupted, wait_interruptibly
 from turnlog.ownthread import in_own_thread
 from turnlog.stores.watchers import Watchers
 
@@ -80,7 +80,7 @@ class News:
                 if read():
                     return
                 left = deadline - time.monotonic()
-                told = left > 0 and bell.wait(min(left, threading.TIMEOUT_MAX))
+                told = left > 0 and wait_interruptibly(bell.wait, left)
             finally:
                 watch.end()
         read()

@@ -15,6 +15,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+from turnlog.interrupts import wait_interruptibly
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -71,7 +73,7 @@ class Room:
         place = _Place(size, called.set)
         try:
             self._line_up(place)
-            called.wait()
+            wait_interruptibly(called.wait)
         finally:
             self._come(place)
 

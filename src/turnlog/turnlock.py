@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from turnlog.errors import LockTimeout
-from turnlog.interrupts import Uninterrupted
+from turnlog.interrupts import Uninterrupted, wait_interruptibly
 from turnlog.ownthread import in_own_thread
 
 if TYPE_CHECKING:
@@ -141,11 +141,7 @@ class TurnLock:
         wait, place, attempt = self._begin()
         try:
             self._queue.join(place)
-            try:
-                leave_gap = place.result(wait.left())
-            except TimeoutError:
-                raise wait.over() from None
-            if leave_gap:
+            if wait.for_call(place):
                 time.sleep(_LONGEST_NAP)
             while (release := attempt()) is None:
                 time.sleep(wait.nap())
@@ -231,6 +227,14 @@ class _Wait:
 
     def left(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def for_call(self, place: _Place) -> bool:
+        """Wait until a place's turn has come; give whether to leave a gap. Blocks."""
+        called = threading.Event()
+        place.add_done_callback(lambda _: called.set())
+        if not wait_interruptibly(called.wait, self.left()):
+            raise self.over()
+        return place.result()
 
     def nap(self) -> float:
         """Give the seconds until the next try; raise LockTimeout where there is none."""

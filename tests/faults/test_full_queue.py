@@ -221,7 +221,8 @@ def test_a_failing_disk(root: Path, gate: Gate) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_ctrl_c(memory: Memory, gate: Gate, root: Path) -> None:
+@pytest.mark.parametrize("reaches", ["the main thread", "another"])
+def test_ctrl_c(memory: Memory, gate: Gate, root: Path, reaches: str) -> None:
     """Ctrl-C while an append waits for room breaks it off, and nothing of it is written."""
     mem = memory.open("t")
     threads = [threading.Thread(target=mem.append, args=(numbered(i),)) for i in range(FITS)]
@@ -231,7 +232,10 @@ def test_ctrl_c(memory: Memory, gate: Gate, root: Path) -> None:
     def interrupt() -> None:
         while not room._line:  # pyright: ignore[reportPrivateUsage]
             pass
-        os.kill(os.getpid(), signal.SIGINT)
+        if reaches == "another":
+            signal.raise_signal(signal.SIGINT)
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
 
     room = memory._commit._room  # pyright: ignore[reportPrivateUsage]
     assert gate.reached.wait(PATIENCE)

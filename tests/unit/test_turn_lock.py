@@ -926,12 +926,15 @@ def test_a_task_lets_go_though_every_worker_waits(mem: MemoryThread) -> None:
 
 
 @contextmanager
-def pressing(when: Callable[[], object]) -> Generator[None]:
-    """Press Ctrl-C, for real, as soon as something is so."""
+def pressing(when: Callable[[], object], *, elsewhere: bool = False) -> Generator[None]:
+    """Press Ctrl-C, for real, as soon as something is so; it may reach another OS thread."""
 
     def press() -> None:
         until(when)
-        os.kill(os.getpid(), signal.SIGINT)
+        if elsewhere:
+            signal.raise_signal(signal.SIGINT)
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
 
     presser = threading.Thread(target=press)
     presser.start()
@@ -947,6 +950,19 @@ def test_ctrl_c_while_it_waits(mem: MemoryThread) -> None:
         holding(mem) as end,
         pytest.raises(KeyboardInterrupt),
         pressing(lambda: queued(mem)),
+        mem.turn_lock(),
+    ):
+        pytest.fail("it is not free")
+    end()
+    assert is_free(mem)
+
+
+def test_ctrl_c_that_reaches_another_thread(mem: MemoryThread) -> None:
+    """Ctrl-C that the system gives to another OS thread ends the wait in the queue, too."""
+    with (
+        holding(mem) as end,
+        pytest.raises(KeyboardInterrupt),
+        pressing(lambda: queued(mem), elsewhere=True),
         mem.turn_lock(),
     ):
         pytest.fail("it is not free")
