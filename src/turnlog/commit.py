@@ -37,7 +37,7 @@ from turnlog.stores.base import Outcome, Read
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Position, Store
@@ -84,17 +84,19 @@ class Ticket:
         lines: the lines to append; none to read forward only.
         key: the idempotency key.
         expect: the number of turns that the thread must hold.
+        size: how much room it takes, in bytes, about.
 
     Attributes:
         error: why it failed; None where it did not, once it is done.
         done: whether its outcome is known.
-        size: how much room it has taken, in bytes.
+        dependent: whether its answer holds only if the lines that were decided last are committed.
     """
 
     __slots__ = (
         "_future",
         "_waiter",
         "deadline",
+        "dependent",
         "done",
         "error",
         "expect",
@@ -111,6 +113,7 @@ class Ticket:
         *,
         key: str | None = None,
         expect: int | None = None,
+        size: int = 0,
     ) -> None:
         """Make a ticket; `GroupCommit` takes it from there."""
         self.log: Log = log
@@ -120,7 +123,8 @@ class Ticket:
         self.deadline: float = 0.0
         self.error: Exception | None = None
         self.done: bool = False
-        self.size: int = 0
+        self.dependent: bool = False
+        self.size: int = size
         self._waiter: threading.Event | None = None
         self._future: asyncio.Future[None] | None = None
 
@@ -159,13 +163,11 @@ class Decision(Struct):
         lines: the lines to append.
         keys: the idempotency keys of those lines, with their positions in the thread.
         errors: why a ticket appends nothing.
-        dependent: the tickets whose answer holds only if the lines are committed.
     """
 
     lines: list[bytes] = []
     keys: dict[str, int] = {}
     errors: dict[Ticket, TurnlogError] = {}
-    dependent: set[Ticket] = set()
 
 
 class _Entry:
@@ -207,40 +209,44 @@ class GroupCommit:
         self._under_way: list[Ticket] = []
         self._led = False  # somebody leads, or has been told to
         self._leader: int | None = None
+        self._naps = False  # who leads, while all that is queued is locked
         self._committer: threading.Thread | None = None
         self._committer_leads = False
         self._closed = False
 
     # ---- callers ----
 
-    def run(self, make: Callable[[], Ticket], size: int = 0) -> None:
-        """Commit a ticket; return when it is durable. Blocks.
+    @property
+    def full(self) -> bool:
+        """Whether an append has to wait for room before it is encoded and run."""
+        return self._room.full
 
-        Args:
-            make: makes the ticket; called when there is room for it.
-            size: how much memory it takes, in bytes, about; with 0 it does not wait for room.
+    def wait_for_room(self, size: int) -> None:
+        """Wait until there is room for so many bytes, to be taken at once. Blocks."""
+        if self._leader != threading.get_ident():  # who would wait for itself: it is refused
+            self._room.wait(size)
+
+    async def await_room(self, size: int) -> None:
+        """Wait until there is room for so many bytes, to be taken at once."""
+        await self._room.await_(size)
+
+    def run(self, ticket: Ticket) -> None:
+        """Commit a ticket; return when it is durable. Blocks.
 
         Raises:
             StoreError: as the ticket's thread says.
-            Exception: what `make` raises; nothing was committed.
         """
-        if self._room.full and size and self._leader != threading.get_ident():
-            self._room.wait(size)  # not who leads, as it would wait for itself: it is refused
-        ticket = make()
         with Uninterrupted():
-            if self._submit(ticket, size, in_thread=True):
+            if self._submit(ticket, in_thread=True):
                 self._lead(ticket)
             else:
                 ticket.wait()
         ticket.raise_error()
 
-    async def arun(self, make: Callable[[], Ticket], size: int = 0) -> None:
+    async def arun(self, ticket: Ticket) -> None:
         """Commit a ticket; return when it is durable. Does not block the loop. As `run`."""
-        if self._room.full and size:
-            await self._room.await_(size)
-        ticket = make()
         outcome = ticket.wait_in_loop()
-        if self._submit(ticket, size, in_thread=False):
+        if self._submit(ticket, in_thread=False):
             with self._mutex:
                 led = self._hand_over()
             if not led:
@@ -253,7 +259,7 @@ class GroupCommit:
             raise
         ticket.raise_error()
 
-    def _submit(self, ticket: Ticket, size: int, *, in_thread: bool) -> bool:
+    def _submit(self, ticket: Ticket, *, in_thread: bool) -> bool:
         """Queue a ticket; say whether its caller has to lead, or to have it led."""
         with self._mutex:
             if self._leader == threading.get_ident():
@@ -264,13 +270,13 @@ class GroupCommit:
                 )
             if self._closed:
                 raise Closed(ticket.log.key, "its memory was closed", "open a new Memory")
-            ticket.size = size
-            self._room.take(size)
+            self._room.take(ticket.size)
             self._queue.append(ticket)
             if self._led:
                 if in_thread:
                     ticket.wait_in_thread()
-                self._changed.notify_all()
+                if self._naps:
+                    self._changed.notify_all()
                 return False
             self._led = True
             return True
@@ -319,7 +325,9 @@ class GroupCommit:
                 if ticket is not None and ticket.done and self._hand_over():
                     break
                 if not news:
+                    self._naps = True
                     self._changed.wait(nap)
+                    self._naps = False
                 nap = _SHORTEST_NAP if news else min(2 * nap, _LONGEST_NAP)
         if interrupt is not None and ticket is not None:
             raise interrupt

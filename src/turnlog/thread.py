@@ -9,7 +9,7 @@ import datetime as dt
 import warnings
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from turnlog.capability import Capability, require
 from turnlog.codec import encode_turn
@@ -22,7 +22,7 @@ from turnlog.turnlock import TurnLock, TurnQueue
 from turnlog.workingset import WorkingSet, again
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Coroutine, Iterable, Mapping
 
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Problem, Store
@@ -219,6 +219,7 @@ class MemoryThread:
         on. Source: spec R13 to R15; design, section 4, point 7.
         """
         await self._arun([self._message(content, role, meta)], key, expect)
+        self.tell(3)
         return self
 
     def extend(
@@ -241,6 +242,7 @@ class MemoryThread:
     ) -> MemoryThread:
         """Append several turns as one, off the event loop. As `extend` and `aappend`."""
         await self._arun(self._checked(messages), key, expect)
+        self.tell(3)
         return self
 
     def refresh(self, wait: float = 0.0) -> MemoryThread:
@@ -267,7 +269,7 @@ class MemoryThread:
         if wait:
             self._news.wait(self.key, wait, self._check_may_read, partial(self._came, len(self)))
         else:
-            self._commit.run(self._reading)
+            self._commit.run(self._reading())
         self.tell(3)
         return self
 
@@ -281,7 +283,7 @@ class MemoryThread:
             came = partial(self._acame, len(self))
             await self._news.await_(self.key, wait, self._check_may_read, came)
         else:
-            await self._commit.arun(self._reading)
+            await self._commit.arun(self._reading())
         self.tell(3)
         return self
 
@@ -397,17 +399,13 @@ class MemoryThread:
         self._check_may_write("memory/append")
         if key is not None or expect is not None:
             key = self._checked_conditions(key, expect)
-        last = len(messages) - 1
-        lines = [
-            encode_turn(
-                message,
-                key=key if i == 0 else None,
-                more=i < last,
-                unit=last + 1 if i == last > 0 else None,
-            )
-            for i, message in enumerate(messages)
-        ]
-        return Ticket(self._working, lines, key=key, expect=expect)
+        return Ticket(
+            self._working,
+            _lines(messages, key),
+            key=key,
+            expect=expect,
+            size=_size(messages),
+        )
 
     def _check_may_write(self, operation: str) -> None:
         require(Capability.FS_WRITE, operation, self.key)
@@ -440,20 +438,31 @@ class MemoryThread:
             raise Closed(self.key, "its memory was closed", "open a new Memory")
 
     def _came(self, held: int) -> bool:
-        self._commit.run(self._reading)
+        self._commit.run(self._reading())
         return len(self) > held
 
     async def _acame(self, held: int) -> bool:
-        await self._commit.arun(self._reading)
+        await self._commit.arun(self._reading())
         return len(self) > held
 
     def _run(self, messages: list[Message], key: str | None, expect: int | None) -> None:
-        self._commit.run(partial(self._ticket, messages, key, expect), _size(messages))
+        if messages and self._commit.full:
+            self._commit.wait_for_room(_size(messages))
+        self._commit.run(self._ticket(messages, key, expect))
         self.tell()
 
-    async def _arun(self, messages: list[Message], key: str | None, expect: int | None) -> None:
-        await self._commit.arun(partial(self._ticket, messages, key, expect), _size(messages))
-        self.tell()
+    def _arun(
+        self, messages: list[Message], key: str | None, expect: int | None
+    ) -> Coroutine[Any, Any, None]:
+        if messages and self._commit.full:
+            return self._await_room_and_run(messages, key, expect)
+        return self._commit.arun(self._ticket(messages, key, expect))
+
+    async def _await_room_and_run(
+        self, messages: list[Message], key: str | None, expect: int | None
+    ) -> None:
+        await self._commit.await_room(_size(messages))
+        await self._commit.arun(self._ticket(messages, key, expect))
 
     def end(self) -> None:
         """Take no more calls, since it was deleted; for `Memory` only."""
@@ -471,6 +480,21 @@ class MemoryThread:
         with suppress(IndexError):  # another thread may have told the last one
             while untold:
                 warnings.warn(untold.popleft(), stacklevel=stacklevel)
+
+
+def _lines(messages: list[Message], key: str | None) -> list[bytes]:
+    if len(messages) == 1:
+        return [encode_turn(messages[0], key=key)]
+    last = len(messages) - 1
+    return [
+        encode_turn(
+            message,
+            key=key if i == 0 else None,
+            more=i < last,
+            unit=last + 1 if i == last else None,
+        )
+        for i, message in enumerate(messages)
+    ]
 
 
 def _size(messages: list[Message]) -> int:

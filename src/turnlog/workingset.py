@@ -131,21 +131,21 @@ class WorkingSet:
     def _decide(self, ticket: Ticket, news: Read, decision: Decision) -> None:
         held = self._state[0] + len(news.lines) + len(decision.lines)
         key = ticket.key
+        ticket.dependent = False
         if self.ended is not None:  # since the ticket was made
             decision.errors[ticket] = again(self.ended)
         elif key in decision.keys:
-            decision.dependent.add(ticket)
+            ticket.dependent = True
         elif key is not None and (key in self._keys or key in news.keys):
             return
         elif ticket.expect is not None and ticket.expect != held:
             decision.errors[ticket] = self._conflict(ticket.expect, held, news, decision)
-            if decision.lines:
-                decision.dependent.add(ticket)
+            ticket.dependent = bool(decision.lines)
         elif ticket.lines:
             if key is not None:
                 decision.keys[key] = held
             decision.lines += ticket.lines
-            decision.dependent.add(ticket)
+            ticket.dependent = True
 
     def _conflict(self, expected: int, held: int, news: Read, decision: Decision) -> Conflict:
         came = [*news.lines, *decision.lines]
@@ -226,4 +226,4 @@ def again(error: TurnlogError) -> TurnlogError:
 
 def _fails_with(ticket: Ticket, decision: Decision | None) -> bool:
     """Tell whether a failed commit is the ticket's failure too, not an answer it has already."""
-    return decision is None or not decision.lines or ticket in decision.dependent
+    return decision is None or not decision.lines or ticket.dependent

@@ -107,19 +107,9 @@ def ticket_of(thread: Thread, text: str) -> Ticket:
     return Ticket(thread, [text.encode()])
 
 
-def run(commit: GroupCommit, ticket: Ticket) -> None:
-    """Commit a ticket."""
-    commit.run(lambda: ticket)
-
-
-async def arun(commit: GroupCommit, ticket: Ticket) -> None:
-    """Commit a ticket, without blocking the loop."""
-    await commit.arun(lambda: ticket)
-
-
 async def started(commit: GroupCommit, *tickets: Ticket) -> list[asyncio.Task[None]]:
     """Start a task for each ticket, and give them when all the tickets are in the queue."""
-    tasks = [asyncio.create_task(arun(commit, ticket)) for ticket in tickets]
+    tasks = [asyncio.create_task(commit.arun(ticket)) for ticket in tickets]
     await asyncio.sleep(0)  # each task runs up to where it waits for its outcome
     return tasks
 
@@ -146,7 +136,7 @@ def test_a_lone_append_is_committed_by_its_own_thread() -> None:
     threads = threading.active_count()
     commit = GroupCommit(store, 1.0)
     for number in range(3):
-        run(commit, ticket_of(thread, str(number)))
+        commit.run(ticket_of(thread, str(number)))
     assert store.committers == [threading.get_ident()] * 3
     assert store.batches == [["t"]] * 3
     assert thread.lines == [b"0", b"1", b"2"]
@@ -160,7 +150,7 @@ def test_the_loop_never_commits() -> None:
 
     async def main() -> None:
         for number in range(3):
-            await arun(commit, ticket_of(thread, str(number)))
+            await commit.arun(ticket_of(thread, str(number)))
 
     asyncio.run(main())
     assert len(set(store.committers)) == 1
@@ -180,7 +170,7 @@ def test_what_comes_meanwhile_is_one_batch() -> None:
     threads = [Thread(f"t{number}") for number in range(4)]
 
     async def main() -> None:
-        first = asyncio.create_task(asyncio.to_thread(run, commit, ticket_of(Thread("first"), "x")))
+        first = asyncio.create_task(asyncio.to_thread(commit.run, ticket_of(Thread("first"), "x")))
         await reached(gate)
         tickets = [ticket_of(threads[number % 4], str(number)) for number in range(20)]
         tasks = await started(commit, *tickets)
@@ -225,9 +215,9 @@ def test_a_locked_thread_is_tried_again(tries: int) -> None:
     store = ScriptedStore(*[busy("t")] * tries)
     thread = Thread("t")
     commit = GroupCommit(store, PATIENCE)
-    run(commit, ticket_of(thread, "sync"))
+    commit.run(ticket_of(thread, "sync"))
     store.script += [busy("t")] * tries
-    asyncio.run(arun(commit, ticket_of(thread, "async")))
+    asyncio.run(commit.arun(ticket_of(thread, "async")))
     assert store.batches == [["t"]] * 2 * (tries + 1)
     assert list(store.load(thread.key).lines) == thread.lines == [b"sync", b"async"]
     commit.close()
@@ -320,8 +310,8 @@ def test_a_timeout_of_one_append_is_not_its_successors(monkeypatch: pytest.Monke
     store, thread = ScriptedStore(tick, tick), Thread("t")
     commit = GroupCommit(store, 5.0)
     with pytest.raises(LockTimeout):
-        run(commit, ticket_of(thread, "given up"))
-    run(commit, ticket_of(thread, "written"))
+        commit.run(ticket_of(thread, "given up"))
+    commit.run(ticket_of(thread, "written"))
     assert thread.lines == [b"written"]
 
 
@@ -347,11 +337,11 @@ def test_a_store_that_raises_leaves_every_outcome_unknown() -> None:
             assert f"thread {'ab'[number % 2]!r} in namespace 'n'" in str(error)
             assert "the store is broken" in str(error)
             assert error.__cause__ is broken
-        await arun(commit, ticket_of(Thread("a"), "after"))
+        await commit.arun(ticket_of(Thread("a"), "after"))
 
     asyncio.run(main())
     assert [thread.lines for thread in threads] == [[], []]
-    run(commit, ticket_of(Thread("b"), "after"))
+    commit.run(ticket_of(Thread("b"), "after"))
     commit.close()
 
 
@@ -362,9 +352,9 @@ def test_what_must_not_be_swallowed_is_raised_to_who_leads(kind: type[BaseExcept
     commit = GroupCommit(store, 1.0)
     ticket = ticket_of(Thread("t"), "x")
     with pytest.raises(kind):
-        run(commit, ticket)
+        commit.run(ticket)
     assert isinstance(ticket.error, OutcomeUnknown)
-    in_time(lambda: run(commit, ticket_of(Thread("t"), "y")))
+    in_time(lambda: commit.run(ticket_of(Thread("t"), "y")))
     assert store.batches == [["t"], ["t"]]
 
 
@@ -379,7 +369,7 @@ def test_an_interrupt_in_the_committer_does_not_end_it(kind: type[BaseException]
     async def main() -> None:
         for number in range(50):
             try:
-                await arun(commit, ticket_of(Thread("t"), str(number)))
+                await commit.arun(ticket_of(Thread("t"), str(number)))
             except OutcomeUnknown as error:
                 found.append(error)
             else:
@@ -412,7 +402,7 @@ def test_a_store_that_miscounts_leaves_every_outcome_unknown(count: int) -> None
         gate.opened.set()
         await asyncio.gather(*first)
         found.extend(await asyncio.gather(*tasks, return_exceptions=True))
-        await arun(commit, ticket_of(Thread("a"), "after"))
+        await commit.arun(ticket_of(Thread("a"), "after"))
 
     in_time(lambda: asyncio.run(main()))
     assert list(map(type, found)) == [OutcomeUnknown, OutcomeUnknown]
@@ -477,7 +467,7 @@ def test_a_loop_that_is_gone_harms_nobody() -> None:
     loop = asyncio.new_event_loop()
 
     async def submit() -> object:
-        waiting = arun(commit, ticket_of(thread, "left alone"))
+        waiting = commit.arun(ticket_of(thread, "left alone"))
         waiting.send(None)  # up to where it waits for its outcome
         return waiting
 
@@ -485,8 +475,8 @@ def test_a_loop_that_is_gone_harms_nobody() -> None:
     assert gate.entered.wait(PATIENCE)
     loop.close()
     gate.opened.set()
-    run(commit, ticket_of(thread, "after"))
-    asyncio.run(arun(commit, ticket_of(thread, "and after")))
+    commit.run(ticket_of(thread, "after"))
+    asyncio.run(commit.arun(ticket_of(thread, "and after")))
     assert thread.lines == [b"left alone", b"after", b"and after"]
     del abandoned
     commit.close()
@@ -504,11 +494,11 @@ def test_ctrl_c_waits_for_the_outcome() -> None:
     ticket = ticket_of(thread, "x")
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        run(commit, ticket)
+        commit.run(ticket)
     assert ticket.done
     assert thread.lines == [b"x"]
     assert signal.getsignal(signal.SIGINT) is handler
-    run(commit, ticket_of(thread, "y"))
+    commit.run(ticket_of(thread, "y"))
 
 
 # ---- the end ----
@@ -522,7 +512,7 @@ def test_closing_waits_for_what_is_under_way() -> None:
     happened: list[str] = []
 
     async def append(text: str) -> None:
-        await arun(commit, ticket_of(thread, text))
+        await commit.arun(ticket_of(thread, text))
 
     def close() -> None:
         commit.close()
@@ -549,13 +539,13 @@ def test_closed_it_takes_no_more() -> None:
     """After close, sync and async appends raise Closed, which names the thread; close again."""
     store = ScriptedStore()
     commit = GroupCommit(store, 1.0)
-    asyncio.run(arun(commit, ticket_of(Thread("t"), "x")))
+    asyncio.run(commit.arun(ticket_of(Thread("t"), "x")))
     commit.close()
     commit.close()
     with pytest.raises(Closed, match="thread 't' in namespace 'n'"):
-        run(commit, ticket_of(Thread("t"), "y"))
+        commit.run(ticket_of(Thread("t"), "y"))
     with pytest.raises(Closed, match="thread 't' in namespace 'n'"):
-        asyncio.run(arun(commit, ticket_of(Thread("t"), "y")))
+        asyncio.run(commit.arun(ticket_of(Thread("t"), "y")))
     assert store.batches == [["t"]]
 
 
@@ -563,7 +553,7 @@ def test_closing_ends_the_committer() -> None:
     """Closed, it leaves no thread behind."""
     before = set(threading.enumerate())
     commit = GroupCommit(ScriptedStore(), 1.0)
-    asyncio.run(arun(commit, ticket_of(Thread("t"), "x")))
+    asyncio.run(commit.arun(ticket_of(Thread("t"), "x")))
     (committer,) = set(threading.enumerate()) - before
     commit.close()
     committer.join(PATIENCE)

@@ -34,16 +34,18 @@ class Part:
         lines: what it comes to after the news.
         size: how many bytes the thread grows by.
         ids: the append ids of the tries that may have landed, or may still.
+        known: how many turns of the thread were read: those that its lines follow.
+        life: which life of the thread was read; None where there is none yet.
         hopeful: nothing was read yet.
         outcome: what became of it; None as long as that is open.
     """
 
-    __slots__ = ("append", "hopeful", "ids", "lines", "news", "outcome", "size")
+    __slots__ = ("append", "hopeful", "ids", "known", "life", "lines", "news", "outcome", "size")
 
     def __init__(self, append: Append) -> None:
         """Decide on no news."""
         self.append: Append = append
-        self.ids: set[uuid.UUID] = set()
+        self.ids: tuple[uuid.UUID, ...] = ()
         self.outcome: Outcome | None = None
         self.decide(Read(position=append.position))
         self.hopeful: bool = bool(self.lines)
@@ -51,8 +53,20 @@ class Part:
     def decide(self, news: Read) -> None:
         """Decide what to append after some news."""
         self.news: Read = news
+        life = news.position.incarnation
+        self.known: int = news.position.offset
+        self.life: uuid.UUID | None = life if isinstance(life, uuid.UUID) else None
         self.lines: Sequence[bytes] = self.append.decide(news)
         self.size: int = sum(map(len, self.lines)) + len(self.lines)
+
+    def tries(self, append: uuid.UUID) -> None:
+        """Note that a try is on its way."""
+        if append not in self.ids:
+            self.ids += (append,)
+
+    def forget(self, append: uuid.UUID) -> None:
+        """Note that a try has not landed, and never will."""
+        self.ids = tuple(known for known in self.ids if known != append)
 
     def won(self, life: uuid.UUID) -> None:
         """Note that its lines are in the thread, behind the news."""
@@ -68,17 +82,6 @@ class Part:
         """Note that another has its thread."""
         known = self.append.position
         self.outcome = Outcome(Read(position=known), known, busy=True)
-
-    @property
-    def known(self) -> int:
-        """How many turns of the thread were read: those that its lines follow."""
-        return self.news.position.offset
-
-    @property
-    def life(self) -> uuid.UUID | None:
-        """Which life of the thread was read; None where there is none yet."""
-        life = self.news.position.incarnation
-        return life if isinstance(life, uuid.UUID) else None
 
     def check(self, *, read_only: bool) -> None:
         """Note where it cannot be written, whatever the server says."""

@@ -48,14 +48,14 @@ _APPEND_BATCH = """
         ON CONFLICT DO NOTHING
         RETURNING namespace, id
     ), locked AS (
-        SELECT t.namespace, t.id, w.place, w.count, w.size
+        SELECT t.ctid AS at, w.place, w.count, w.size
         FROM $thread t JOIN wanted w USING (namespace, id)
         WHERE w.known > 0 AND t.life = w.life AND t.turns = w.known
         AND (SELECT count(*) FROM made) >= 0
         ORDER BY t.namespace, t.id FOR UPDATE OF t SKIP LOCKED
     ), grown AS (
         UPDATE $thread t SET turns = t.turns + l.count, size = t.size + l.size, modified = now()
-        FROM locked l WHERE t.namespace = l.namespace AND t.id = l.id
+        FROM locked l WHERE t.ctid = l.at
         RETURNING l.place, t.namespace, t.id
     ), won AS (
         SELECT place, namespace, id FROM made JOIN wanted USING (namespace, id)

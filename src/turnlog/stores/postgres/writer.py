@@ -160,7 +160,7 @@ class Writer:
         if not parts:
             return {}
         for part in parts:
-            part.ids.add(append)
+            part.tries(append)
         connection.swollen |= sum(part.size for part in parts) > 2 * _LARGEST
         lives = [part.life or append for part in parts]
         if len(parts) == 1 and parts[0].known:
@@ -217,7 +217,7 @@ def _chunks(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
 
 def _forget(parts: Sequence[Part], append: uuid.UUID) -> None:
     for part in parts:
-        part.ids.discard(append)
+        part.forget(append)
 
 
 # ---- parameters ----
