@@ -4,8 +4,12 @@ An append becomes a ticket in a queue. Whoever finds no commit under way leads: 
 tickets, its own and those that came meanwhile, has the store commit them as one batch, and
 resolves them. A synchronous caller leads in its own thread, so a lone append changes no thread
 and waits for nobody; asynchronous callers, and whatever is left in the queue when a leader's own
-ticket is done, are led by one committer thread. The event loop never touches the store; one
+ticket is done, are led by a committer thread. The event loop never touches the store; one
 wake-up resolves a whole batch.
+
+Where the store takes several commits at once, there may be as many leaders: what comes while all
+of them are busy with others' threads has one more. No two of them ever have the same thread: its
+tickets stay in the queue, for whoever has it.
 
 A thread that another process has locked goes back into the queue, in front, while the others are
 committed; its tickets time out one by one.
@@ -43,8 +47,10 @@ if TYPE_CHECKING:
     from turnlog.stores.base import Position, Store
 
     _Futures = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
+    _Entries = dict[ThreadKey, "_Entry"]
 
 _MOST_WAITING: Final = 64 << 20  # bytes
+_ENOUGH: Final = 512  # tickets of one commit, where the store takes several commits at once
 _SHORTEST_NAP: Final = 0.0002
 _LONGEST_NAP: Final = 0.002
 
@@ -76,87 +82,62 @@ class Log(Protocol):
         ...
 
 
-class Ticket:
+class Ticket(Struct, eq=False):
     """One append on its way.
 
-    Args:
+    Attributes:
         log: the thread.
         lines: the lines to append; none to read forward only.
         key: the idempotency key.
         expect: the number of turns that the thread must hold.
         size: how much room it takes, in bytes, about.
-
-    Attributes:
+        deadline: when it fails, if its thread is locked until then; by the monotonic clock.
         error: why it failed; None where it did not, once it is done.
         done: whether its outcome is known.
         dependent: whether its answer holds only if the lines that were decided last are committed.
+        waiter: what wakes the OS thread that waits for it.
+        future: what wakes the task that waits for it.
     """
 
-    __slots__ = (
-        "_future",
-        "_waiter",
-        "deadline",
-        "dependent",
-        "done",
-        "error",
-        "expect",
-        "key",
-        "lines",
-        "log",
-        "size",
-    )
-
-    def __init__(
-        self,
-        log: Log,
-        lines: Sequence[bytes] = (),
-        *,
-        key: str | None = None,
-        expect: int | None = None,
-        size: int = 0,
-    ) -> None:
-        """Make a ticket; `GroupCommit` takes it from there."""
-        self.log: Log = log
-        self.lines: Sequence[bytes] = lines
-        self.key: str | None = key
-        self.expect: int | None = expect
-        self.deadline: float = 0.0
-        self.error: Exception | None = None
-        self.done: bool = False
-        self.dependent: bool = False
-        self.size: int = size
-        self._waiter: threading.Event | None = None
-        self._future: asyncio.Future[None] | None = None
+    log: Log
+    lines: Sequence[bytes] = ()
+    key: str | None = None
+    expect: int | None = None
+    size: int = 0
+    deadline: float = 0.0
+    error: Exception | None = None
+    done: bool = False
+    dependent: bool = False
+    waiter: threading.Event | None = None
+    future: asyncio.Future[None] | None = None
 
     def raise_error(self) -> None:
         """Raise what made it fail, if anything did."""
         if self.error is not None:
             raise self.error
 
-    def wait_in_thread(self) -> None:
-        """Prepare for `wait`."""
-        self._waiter = threading.Event()
-
     def wait(self) -> None:
-        """Wait until the outcome is known."""
-        if self._waiter is not None:
-            self._waiter.wait()
+        """Wait until the outcome is known. Blocks."""
+        if not self.done:
+            waiter = self.waiter = threading.Event()
+            if not self.done:  # else who resolved it may have seen no waiter yet
+                waiter.wait()
 
     def wait_in_loop(self) -> asyncio.Future[None]:
         """Prepare to be awaited in the running loop."""
-        self._future = _outcome_type()()
-        return self._future
+        self.future = _outcome_type()()
+        return self.future
 
     def resolve(self, futures: _Futures) -> None:
         """Say that the outcome is known: wake its thread, or note its future by its loop."""
         self.done = True
-        if self._waiter is not None:
-            self._waiter.set()
-        if self._future is not None:
-            futures.setdefault(self._future.get_loop(), []).append(self._future)
+        if self.waiter is not None:
+            self.waiter.set()
+        if self.future is not None:
+            futures.setdefault(self.future.get_loop(), []).append(self.future)
 
 
-class Decision(Struct):
+class Decision(Struct, gc=False):
     """What a batch's tickets on one thread come to.
 
     Attributes:
@@ -170,17 +151,14 @@ class Decision(Struct):
     errors: dict[Ticket, TurnlogError] = {}
 
 
-class _Entry:
+class _Entry(Struct, eq=False, gc=False):
     """What one thread has in a batch: the `Append` that the store sees."""
 
-    __slots__ = ("decision", "key", "log", "position", "tickets")
-
-    def __init__(self, log: Log, tickets: list[Ticket]) -> None:
-        self.log = log
-        self.tickets = tickets
-        self.key = log.key
-        self.position = log.position
-        self.decision: Decision | None = None
+    key: ThreadKey
+    log: Log
+    position: Position
+    tickets: list[Ticket]
+    decision: Decision | None = None
 
     def decide(self, news: Read) -> Sequence[bytes]:
         self.decision = self.log.decide(self.tickets, news)
@@ -198,6 +176,7 @@ class GroupCommit:
     def __init__(self, store: Store, lock_timeout: float) -> None:
         """Begin with an empty queue."""
         self._store = store
+        self._most_leaders = store.commits_at_once
         self._lock_timeout = lock_timeout
         self._reset()
 
@@ -206,12 +185,11 @@ class GroupCommit:
         self._changed = threading.Condition(self._mutex)
         self._queue: list[Ticket] = []
         self._room = Room(_MOST_WAITING, self._mutex)
-        self._under_way: list[Ticket] = []
-        self._led = False  # somebody leads, or has been told to
-        self._leader: int | None = None
-        self._naps = False  # who leads, while all that is queued is locked
-        self._committer: threading.Thread | None = None
-        self._committer_leads = False
+        self._under_way: dict[int, _Entries] = {}  # what each leader has, by its OS thread
+        self._leaders = 0  # who lead, and who have been told to
+        self._told = 0  # committers who have been told to lead, and have taken nothing yet
+        self._idle = 0  # committers who wait to be told
+        self._napping = 0  # leaders who have nothing but what is locked
         self._closed = False
 
     # ---- callers ----
@@ -223,7 +201,7 @@ class GroupCommit:
 
     def wait_for_room(self, size: int) -> None:
         """Wait until there is room for so many bytes, to be taken at once. Blocks."""
-        if self._leader != threading.get_ident():  # who would wait for itself: it is refused
+        if threading.get_ident() not in self._under_way:  # who would wait for itself: it is refused
             self._room.wait(size)
 
     async def await_room(self, size: int) -> None:
@@ -237,20 +215,19 @@ class GroupCommit:
             StoreError: as the ticket's thread says.
         """
         with Uninterrupted():
-            if self._submit(ticket, in_thread=True):
-                self._lead(ticket)
-            else:
+            entries = self._submit(ticket)
+            if entries is None:
                 ticket.wait()
+            else:
+                self._lead(entries, ticket)
         ticket.raise_error()
 
     async def arun(self, ticket: Ticket) -> None:
         """Commit a ticket; return when it is durable. Does not block the loop. As `run`."""
         outcome = ticket.wait_in_loop()
-        if self._submit(ticket, in_thread=False):
-            with self._mutex:
-                led = self._hand_over()
-            if not led:
-                self._lead(ticket)
+        entries = self._submit(ticket, in_loop=True)
+        if entries is not None:
+            self._lead(entries, ticket)
         try:
             await outcome
         except BaseException as cancellation:
@@ -259,10 +236,13 @@ class GroupCommit:
             raise
         ticket.raise_error()
 
-    def _submit(self, ticket: Ticket, *, in_thread: bool) -> bool:
-        """Queue a ticket; say whether its caller has to lead, or to have it led."""
+    def _submit(self, ticket: Ticket, *, in_loop: bool = False) -> _Entries | None:
+        """Queue a ticket; give what its caller has to commit, where nobody else will.
+
+        In a loop that is only so where there can be no committer thread.
+        """
         with self._mutex:
-            if self._leader == threading.get_ident():
+            if threading.get_ident() in self._under_way:
                 raise NotWritten(
                     ticket.log.key,
                     "this thread is in the middle of another append; nothing was written",
@@ -272,103 +252,143 @@ class GroupCommit:
                 raise Closed(ticket.log.key, "its memory was closed", "open a new Memory")
             self._room.take(ticket.size)
             self._queue.append(ticket)
-            if self._led:
-                if in_thread:
-                    ticket.wait_in_thread()
-                if self._naps:
-                    self._changed.notify_all()
-                return False
-            self._led = True
-            return True
+            if self._napping:
+                self._changed.notify_all()
+            if self._told or not self._lacks_leader(ticket.log.key):
+                return None
+            self._leaders += 1
+            return None if in_loop and self._tell_committer() else self._take()
 
     # ---- leading ----
 
-    def _lead(self, ticket: Ticket | None) -> None:
-        """Commit what is queued, until `ticket` is done; with None, until the queue is empty."""
-        self._leader = threading.get_ident()
+    def _lacks_leader(self, key: ThreadKey) -> bool:
+        """Tell whether one more is to lead, for a ticket on a thread. The caller holds the mutex.
+
+        Who was told to lead, and has taken nothing yet, will take it; so will who has its thread.
+        """
+        if self._told or self._leaders >= self._most_leaders:
+            return False
+        return not any(key in entries for entries in self._under_way.values())
+
+    def _take(self) -> _Entries:
+        """Take what is queued, as a leader, but for others' threads. The caller holds the mutex.
+
+        Where there is more than enough for one of several leaders, another is told of the rest.
+        """
+        enough = _ENOUGH if self._most_leaders > 1 else len(self._queue)
+        rest = self._queue[enough:]
+        others = [entries for entries in self._under_way.values() if entries]
+        entries, waiting = _by_thread(self._queue[:enough], others)
+        self._queue = waiting + rest
+        self._under_way[threading.get_ident()] = entries
+        if rest and self._lacks_leader(rest[0].log.key) and self._tell_committer():
+            self._leaders += 1
+        return entries
+
+    def _lead(self, entries: _Entries, ticket: Ticket | None) -> None:
+        """Commit entries, and what is queued then, until `ticket` is done; with None, all of it."""
+        interrupt: BaseException | None = None
+        nap = 0.0
         try:
-            self._commit_batches(ticket)
+            while entries:
+                busy, raised = self._commit(list(entries.values()))
+                interrupt = interrupt or raised
+                with self._mutex:
+                    self._leave_room(entries)
+                    news = bool(self._queue) or not busy
+                    nap = 0.0 if news else min(2 * nap, _LONGEST_NAP) or _SHORTEST_NAP
+                    self._queue[:0] = busy
+                    entries = self._next(ticket, nap)
         except BaseException:
             # A signal's handler raised, or memory ran out: nobody may be left waiting.
-            with self._mutex:
-                self._leader = None
-                futures: _Futures = {}
-                for lost in self._under_way:
-                    if not lost.done and lost not in self._queue:
-                        lost.error = lost.error or _unknown(lost.log.key, None)
-                        lost.resolve(futures)
-                _wake(futures)
-                self._leave(self._under_way)
-                if not self._queue or not self._hand_over():
-                    self._led = False
-                self._changed.notify_all()
+            self._break_off(entries)
             raise
+        if ticket is not None:
+            ticket.wait()  # another leader may have taken it while this one napped
+            if interrupt is not None:
+                raise interrupt
 
-    def _commit_batches(self, ticket: Ticket | None) -> None:
-        interrupt: BaseException | None = None
-        nap = _SHORTEST_NAP
-        while True:
-            with self._mutex:
-                batch, self._queue = self._queue, []
-                self._under_way = batch
-            busy, later, raised = self._commit(batch)
-            interrupt = interrupt or raised
-            with self._mutex:
-                self._leave(batch)
-                news = bool(self._queue or later)
-                self._queue = [*busy, *later, *self._queue]
-                if not self._queue:
-                    self._led, self._leader = False, None
-                    if self._closed:
-                        self._changed.notify_all()
-                    break
-                if ticket is not None and ticket.done and self._hand_over():
-                    break
-                if not news:
-                    self._naps = True
-                    self._changed.wait(nap)
-                    self._naps = False
-                nap = _SHORTEST_NAP if news else min(2 * nap, _LONGEST_NAP)
-        if interrupt is not None and ticket is not None:
-            raise interrupt
+    def _next(self, ticket: Ticket | None, nap: float) -> _Entries:
+        """Give a leader what to commit next, after a nap in seconds; none where it is done.
 
-    def _leave(self, batch: list[Ticket]) -> None:
+        The caller holds the mutex.
+        """
+        self._under_way[threading.get_ident()] = {}
+        if self._queue and ticket is not None and ticket.done and self._tell_committer():
+            del self._under_way[threading.get_ident()]
+            return {}
+        if nap:
+            self._napping += 1
+            self._changed.wait(nap)
+            self._napping -= 1
+        entries = self._take()
+        if not entries:
+            self._leave()
+        return entries
+
+    def _leave(self) -> None:
+        """Lead no more. The caller holds the mutex."""
+        self._leaders -= 1
+        del self._under_way[threading.get_ident()]
+        if self._closed:
+            self._changed.notify_all()
+
+    def _break_off(self, entries: _Entries) -> None:
+        """Resolve what a leader had who cannot go on, and have another lead the others."""
+        futures: _Futures = {}
+        with self._mutex:
+            for entry in entries.values():
+                for ticket in entry.tickets:
+                    if not ticket.done and ticket not in self._queue:
+                        ticket.error = ticket.error or _unknown(entry.key, None)
+                        ticket.resolve(futures)
+            _wake(futures)
+            self._leave_room(entries)
+            if threading.get_ident() in self._under_way:
+                if self._queue and self._tell_committer():
+                    self._leaders += 1
+                self._leave()
+
+    def _leave_room(self, entries: _Entries) -> None:
         """Give back the room of the tickets that are done. The caller holds the mutex."""
         size = 0
-        for ticket in batch:
-            if ticket.done:
-                size += ticket.size
-                ticket.size = 0
+        for entry in entries.values():
+            for ticket in entry.tickets:
+                if ticket.done:
+                    size += ticket.size
+                    ticket.size = 0
         self._room.leave(size)
 
-    def _hand_over(self) -> bool:
-        """Have the committer thread lead, if there can be one. The caller holds the mutex."""
-        if self._committer is None:
+    def _tell_committer(self) -> bool:
+        """Have a committer thread lead, if there can be one. The caller holds the mutex."""
+        if self._idle <= self._told:
             committer = threading.Thread(target=self._serve, name="turnlog", daemon=True)
             try:
                 committer.start()
             except RuntimeError:  # the interpreter is ending, or has no more threads to give
                 return False
-            self._committer = committer
-        self._leader = None
-        self._committer_leads = True
+            self._idle += 1
+        self._told += 1
         self._changed.notify_all()
         return True
 
     def _serve(self) -> None:
         while True:
             with self._mutex:
-                self._changed.wait_for(lambda: self._committer_leads or self._ended())
-                if not self._committer_leads:
+                self._changed.wait_for(lambda: self._told or self._ended())
+                if not self._told:
                     return
-                self._committer_leads = False
-            self._lead(None)
+                self._told -= 1
+                self._idle -= 1
+                entries = self._take()
+                if not entries:
+                    self._leave()
+            self._lead(entries, None)
+            with self._mutex:
+                self._idle += 1
 
-    def _commit(
-        self, batch: list[Ticket]
-    ) -> tuple[list[Ticket], list[Ticket], BaseException | None]:
-        """Commit tickets; give the busy ones, those of later, and what must not be swallowed."""
-        entries, later = _by_thread(batch)
+    def _commit(self, entries: list[_Entry]) -> tuple[list[Ticket], BaseException | None]:
+        """Commit entries; give the tickets that are busy, and what must not be swallowed."""
         busy: list[Ticket] = []
         raised: BaseException | None = None
         futures: _Futures = {}
@@ -385,15 +405,15 @@ class GroupCommit:
             for ticket in entry.tickets:
                 ticket.resolve(futures)
         _wake(futures)
-        return busy, later, raised
+        return busy, raised
 
     # ---- the end ----
 
     def _ended(self) -> bool:
-        return self._closed and not self._led
+        return self._closed and not self._leaders
 
     def after_fork(self) -> None:
-        """In a forked child: forget the parent's tickets and its committer thread."""
+        """In a forked child: forget the parent's tickets and its committer threads."""
         closed = self._closed
         self._reset()
         self._closed = closed
@@ -406,23 +426,29 @@ class GroupCommit:
             self._changed.wait_for(self._ended)
 
 
-def _by_thread(batch: list[Ticket]) -> tuple[list[_Entry], list[Ticket]]:
-    """Group tickets by thread, in order; give also those that have to wait for the next batch.
+def _by_thread(queue: list[Ticket], others: Sequence[_Entries]) -> tuple[_Entries, list[Ticket]]:
+    """Group tickets by thread, in order; give also those that have to wait.
 
-    A key's second handle has to, and what comes behind several lines that are all or none: of two
-    writes that no sync parts a power cut may keep the second, and a part of the first.
+    What others have under way has to, a key's second handle, and what comes behind several lines
+    that are all or none: of two writes that no sync parts a power cut may keep the second, and a
+    part of the first.
     """
-    entries: dict[ThreadKey, _Entry] = {}
-    later: list[Ticket] = []
-    for ticket in batch:
-        entry = entries.get(ticket.log.key)
+    entries: _Entries = {}
+    waiting: list[Ticket] = []
+    for ticket in queue:
+        log = ticket.log
+        key = log.key
+        entry = entries.get(key)
         if entry is None:
-            entries[ticket.log.key] = _Entry(ticket.log, [ticket])
-        elif entry.log is ticket.log and len(entry.tickets[-1].lines) <= 1:
+            if others and any(key in taken for taken in others):
+                waiting.append(ticket)
+            else:
+                entries[key] = _Entry(key, log, log.position, [ticket])
+        elif entry.log is log and len(entry.tickets[-1].lines) <= 1:
             entry.tickets.append(ticket)
         else:
-            later.append(ticket)
-    return list(entries.values()), later
+            waiting.append(ticket)
+    return entries, waiting
 
 
 def _still_in_time(tickets: list[Ticket], timeout: float, futures: _Futures) -> list[Ticket]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 import pytest
 
+from turnlog import Memory
 from turnlog.stores.postgres import PostgresStore
 from turnlog.testing import StoreContract
 
@@ -48,6 +50,21 @@ class TestPartitionedTables(TestPostgresStore):
         with psycopg.connect(postgres_url) as connection:
             # Fewer of them than there, since each test makes its own.
             connection.execute(script.replace("63", "3").replace("64", "4").encode())
+
+    def test_rows_at_the_same_place(self) -> None:
+        """A batch leaves alone the rows that lie in other tables where its own do in theirs."""
+
+        async def main() -> list[list[str]]:
+            async with Memory(self.url) as memory:
+                threads = [await memory.aopen(f"t{number}") for number in range(64)]
+                for thread in threads:
+                    await thread.aappend("first")
+                await asyncio.gather(*(thread.aappend("second") for thread in threads[::2]))
+            async with Memory(self.url) as memory:
+                threads = [await memory.aopen(thread.id) for thread in threads]
+                return [[turn.content for turn in thread.messages()] for thread in threads]
+
+        assert asyncio.run(main()) == [["first", "second"], ["first"]] * 32
 
 
 _schemas = itertools.count()

@@ -1,8 +1,8 @@
 """The contract of a store: lines of bytes under keys. Its docstrings are the contract.
 
 A store keeps lines, opaque to it but for what its own safety needs; what a line means is its
-caller's matter. All methods block and are called from any thread, but `commit` from one thread at
-a time. `turnlog.testing.StoreContract` has a test for each clause.
+caller's matter. All methods block and are called from any thread, but `commit` from as many at a
+time as `commits_at_once` says. `turnlog.testing.StoreContract` has a test for each clause.
 
 Source: design, sections 1 and 7.
 """
@@ -158,6 +158,11 @@ class Store(Protocol):
     @property
     def read_only(self) -> bool:
         """Whether the store only reads: then it writes nothing, whatever it finds."""
+        ...
+
+    @property
+    def commits_at_once(self) -> int:
+        """In how many OS threads at a time `commit` may be called, each with its own threads."""
         ...
 
     def load(self, key: ThreadKey) -> Read:

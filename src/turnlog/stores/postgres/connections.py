@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import sys
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import psycopg
 from psycopg import Connection, Cursor, OperationalError, errors
 from psycopg.pq import TransactionStatus
+from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 if TYPE_CHECKING:
@@ -57,7 +59,8 @@ _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 2, 5  # for each host's answer; libpq know
 
 # A row's lock is waited for longer than a commit takes, and no longer. A client that stands still
 # in the middle of a transaction is cut off, and so is one whose machine is gone: its turn locks are
-# free then. What was acknowledged is on the server's disk, whatever its default is.
+# free then. What was acknowledged is on the server's disk, whatever its default is. What is
+# prepared is planned once: see `statements`.
 _SETTINGS: Final = """
     SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
     SET default_transaction_read_only = {mode};
@@ -69,8 +72,10 @@ _SETTINGS: Final = """
     SET tcp_user_timeout = 30000;
     SELECT set_config('synchronous_commit', 'on', false)
     WHERE current_setting('synchronous_commit') = 'off';
-    SELECT set_config('idle_session_timeout', '0', false)
-    WHERE current_setting('idle_session_timeout', true) IS NOT NULL;
+    SELECT set_config(name, value, false) FROM (VALUES
+        ('idle_session_timeout', '0'), ('plan_cache_mode', 'force_generic_plan'),
+        ('enable_seqscan', 'off'), ('jit', 'off')
+    ) AS setting (name, value) WHERE current_setting(name, true) IS NOT NULL;
     SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid();
 """
 _END_SESSION: Final = """
@@ -113,17 +118,15 @@ class Bounded(Connection[tuple[Any, ...]]):
 
     _asking: Cursor[tuple[Any, ...]] | None = None
 
-    def put(
-        self, statement: bytes, parameters: dict[str, Any], *, prepare: bool
-    ) -> list[tuple[Any, ...]]:
-        """Execute a statement that gives back little.
+    def put(self, statement: bytes, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Execute a statement that gives back little; the server plans it once.
 
         On a cursor that is kept, and its last result with it: a new one each time would take a
         tenth of an append's time.
         """
         if self._asking is None:
             self._asking = self.cursor(binary=True)
-        return self._asking.execute(statement, parameters, prepare=prepare).fetchall()
+        return self._asking.execute(statement, parameters, prepare=True).fetchall()
 
     def wait(
         self, gen: PQGen[_Result], interval: float = 0.1, timeout: float | None = None
@@ -207,6 +210,8 @@ class Connections:
 
     def _prepare(self, connection: Bounded) -> None:
         connection.patience = self.patience / 2  # what is lost is to be tried once more
+        connection.prepare_threshold = sys.maxsize  # only what is meant to be; None is nothing
+        connection.adapters.register_dumper(int, Int8BinaryDumper)  # else a plan for each size
         mode = "ON" if self._read_only else "OFF"
         milliseconds = round(min(self.patience * 1000, _MOST_MILLISECONDS))
         settings = _SETTINGS.format(mode=mode, milliseconds=milliseconds)

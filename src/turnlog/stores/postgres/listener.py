@@ -109,11 +109,12 @@ class Listener:
 
     def _once(self, session: _Session) -> None:
         for payload in session.heard():
-            if payload == EVERY_THREAD:
+            namespace, _, id_ = payload.partition("/")
+            key = ThreadKey(namespace, id_)
+            if key == EVERY_THREAD:
                 self._watchers.tell_all()
             else:
-                namespace, _, id_ = payload.partition("/")
-                self._watchers.tell(ThreadKey(namespace, id_))
+                self._watchers.tell(key)
         for key in session.looked(self._statements, self._watchers.watched()):
             self._watchers.tell(key)
 

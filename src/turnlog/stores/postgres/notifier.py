@@ -20,13 +20,14 @@ from weakref import WeakSet
 
 import psycopg
 
+from turnlog.names import ThreadKey
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from turnlog.names import ThreadKey
     from turnlog.stores.postgres.connections import Bounded, Connections
 
-EVERY_THREAD: Final = ""  # as a payload
+EVERY_THREAD: Final = ThreadKey("", "")  # which is no thread's
 _GATHERING: Final = 0.02  # seconds
 _IDLE: Final = 30.0
 _MOST_PENDING: Final = 10_000
@@ -62,7 +63,7 @@ class Notifier:
         """Have it told soon. Does not block."""
         outbox = self._outbox
         with outbox.changed:
-            outbox.put({f"{key.namespace}/{key.id}" for key in keys})
+            outbox.put(set(keys))
             if outbox.telling is None:
                 telling = threading.Thread(
                     target=self._work, args=(outbox,), name="turnlog-notify", daemon=True
@@ -79,7 +80,8 @@ class Notifier:
                 if connection is None:
                     connection = self._connections.connect()
                     connection.execute("SET synchronous_commit = off")
-                connection.execute(_NOTIFY, (self._channel, list(pending)))
+                payloads = [f"{namespace}/{id_}" for namespace, id_ in pending]
+                connection.execute(_NOTIFY, (self._channel, payloads))
                 nap = _GATHERING
             except psycopg.Error:
                 if connection is not None:
@@ -120,24 +122,24 @@ class _Outbox:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.telling: threading.Thread | None = None
-        self._pending: set[str] = set()
+        self._pending: set[ThreadKey] = set()
         self._ending = threading.Event()
 
-    def put(self, payloads: set[str]) -> None:
+    def put(self, keys: set[ThreadKey]) -> None:
         """Add to it. The caller holds `changed`."""
-        if len(self._pending) + len(payloads) > _MOST_PENDING:
-            payloads = {EVERY_THREAD}
+        if len(self._pending) + len(keys) > _MOST_PENDING:
+            keys = {EVERY_THREAD}
             self._pending.clear()
-        self._pending |= payloads
+        self._pending |= keys
         self.changed.notify()
 
-    def put_back(self, payloads: set[str]) -> None:
+    def put_back(self, keys: set[ThreadKey]) -> None:
         """Add what could not be told; at the end nobody waits for it: who listens will look."""
         with self.changed:
             if not self._ending.is_set():
-                self.put(payloads)
+                self.put(keys)
 
-    def take(self) -> set[str]:
+    def take(self) -> set[ThreadKey]:
         """Take all of it; wait for some. Where there is none for long, the OS thread is to end."""
         with self.changed:
             self.changed.wait_for(lambda: self._pending or self._ending.is_set(), _IDLE)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from turnlog.errors import NotWritten, OutcomeUnknown, ReadOnly
 from turnlog.stores.base import START, Outcome, Position, Read, replaced
 from turnlog.stores.postgres.failures import failure, not_written
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 _MOST: Final = 512 << 20  # bytes in one append; the server takes 1 GB, encoded and all
 
 
-class Part:
+class Part(Struct, eq=False, gc=False):
     """One append of a batch, and how far it is.
 
     Attributes:
@@ -40,24 +42,29 @@ class Part:
         outcome: what became of it; None as long as that is open.
     """
 
-    __slots__ = ("append", "hopeful", "ids", "known", "life", "lines", "news", "outcome", "size")
+    append: Append
+    news: Read = Read()
+    known: int = 0
+    life: uuid.UUID | None = None
+    lines: Sequence[bytes] = ()
+    size: int = 0
+    ids: tuple[uuid.UUID, ...] = ()
+    hopeful: bool = False
+    outcome: Outcome | None = None
 
-    def __init__(self, append: Append) -> None:
+    def __post_init__(self) -> None:
         """Decide on no news."""
-        self.append: Append = append
-        self.ids: tuple[uuid.UUID, ...] = ()
-        self.outcome: Outcome | None = None
-        self.decide(Read(position=append.position))
-        self.hopeful: bool = bool(self.lines)
+        self.decide(Read(position=self.append.position))
+        self.hopeful = bool(self.lines)
 
     def decide(self, news: Read) -> None:
         """Decide what to append after some news."""
-        self.news: Read = news
+        self.news = news
         life = news.position.incarnation
-        self.known: int = news.position.offset
-        self.life: uuid.UUID | None = life if isinstance(life, uuid.UUID) else None
-        self.lines: Sequence[bytes] = self.append.decide(news)
-        self.size: int = sum(map(len, self.lines)) + len(self.lines)
+        self.known = news.position.offset
+        self.life = life if isinstance(life, uuid.UUID) else None
+        self.lines = self.append.decide(news)
+        self.size = sum(map(len, self.lines)) + len(self.lines)
 
     def tries(self, append: uuid.UUID) -> None:
         """Note that a try is on its way."""
@@ -68,10 +75,10 @@ class Part:
         """Note that a try has not landed, and never will."""
         self.ids = tuple(known for known in self.ids if known != append)
 
-    def won(self, life: uuid.UUID) -> None:
-        """Note that its lines are in the thread, behind the news."""
+    def won(self, append: uuid.UUID) -> None:
+        """Note that its lines are in the thread, behind the news; a new one's life is the try."""
         end = self.known + len(self.lines)
-        self.outcome = Outcome(self.news, Position(life, end, end))
+        self.outcome = Outcome(self.news, Position(self.life or append, end, end))
 
     def failed(self, error: TurnlogError) -> None:
         """Note that nothing of it is in the thread, or that it cannot be known."""

@@ -87,7 +87,7 @@ def read(
             "tries": list(tries),
         }
         lacking = {}
-        for number, life, *page in rows_of(connection, statements.read, parameters):
+        for number, life, *page in rows_of(connection, statements.read, parameters, prepare=True):
             place = places[int(number)]
             seen = found[place] = found[place] or Seen(life, known[place])
             if seen.life != life:
@@ -99,19 +99,26 @@ def read(
 
 
 def rows_of(
-    connection: Bounded, statement: bytes, parameters: dict[str, Any]
+    connection: Bounded, statement: bytes, parameters: dict[str, Any], *, prepare: bool = False
 ) -> list[tuple[Any, ...]]:
     """Ask for rows; where the tables were never made there are none.
+
+    Args:
+        connection: whom to ask.
+        statement: what.
+        parameters: its parameters.
+        prepare: plan it once for the connection, whatever the parameters.
 
     Raises:
         psycopg.Error: they could not be read.
     """
     try:
-        return connection.execute(statement, parameters, binary=True).fetchall()
+        cursor = connection.cursor(binary=True)
+        return cursor.execute(statement, parameters, prepare=prepare).fetchall()
     except (errors.UndefinedTable, errors.InvalidSchemaName):
         return []
 
 
 def names_of(keys: Collection[ThreadKey]) -> dict[str, list[str]]:
     """Give the parameters that name threads."""
-    return {"namespaces": [key.namespace for key in keys], "ids": [key.id for key in keys]}
+    return {"namespaces": [namespace for namespace, _ in keys], "ids": [id_ for _, id_ in keys]}

@@ -4,10 +4,15 @@ An append is a compare-and-swap: it says how many turns of which life the thread
 that is so no more, nothing is written. So one statement, in a transaction of its own, is enough
 where nobody else has appended, and a statement that arrives late can do no harm.
 
-Rows are locked in the order of their keys, new threads before those that exist: `made` is
-evaluated before `locked` begins. A new thread waits for another's new thread of the same name, or
-for the one who has an existing one; who appends to existing ones waits for nobody. So no two
-batches can wait for each other.
+New threads are made before those that exist are locked (`made` is evaluated before `locked`
+begins), and in the order of their keys. A new thread waits for another's new thread of the same
+name, or for the one who has an existing one; who appends to existing ones waits for nobody. So no
+two batches can wait for each other.
+
+A batch is planned once for each connection, whatever its size and that of the tables: to plan it
+takes as long as a batch of fifty. So it must have only one good plan, which `LATERAL` and `IS TRUE`
+see to: threads are looked up by the key's index, one after the other (`enable_seqscan` is off on
+the store's connections), what the statement itself has made by hashing.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from turnlog.stores.postgres.schema import sql
 if TYPE_CHECKING:
     from turnlog.stores.postgres.location import Location
 
+# An append to one thread gives a row where it was written, a batch one for each that was not.
 # One existing thread: a third faster than the batch; one line of it: a fifth faster than several.
 _APPEND = """
     WITH grown AS (
@@ -48,26 +54,31 @@ _APPEND_BATCH = """
         ON CONFLICT DO NOTHING
         RETURNING namespace, id
     ), locked AS (
-        SELECT t.ctid AS at, w.place, w.count, w.size
-        FROM $thread t JOIN wanted w USING (namespace, id)
-        WHERE w.known > 0 AND t.life = w.life AND t.turns = w.known
-        AND (SELECT count(*) FROM made) >= 0
-        ORDER BY t.namespace, t.id FOR UPDATE OF t SKIP LOCKED
+        SELECT t.row, w.namespace, w.id, w.place, w.count, w.size
+        FROM wanted w CROSS JOIN LATERAL (
+            SELECT ctid AS row FROM $thread
+            WHERE namespace = w.namespace AND id = w.id AND life = w.life AND turns = w.known
+            FOR UPDATE SKIP LOCKED
+        ) t
+        WHERE w.known > 0 AND (SELECT count(*) FROM made) >= 0
     ), grown AS (
         UPDATE $thread t SET turns = t.turns + l.count, size = t.size + l.size, modified = now()
-        FROM locked l WHERE t.ctid = l.at
-        RETURNING l.place, t.namespace, t.id
+        FROM locked l WHERE t.ctid = l.row AND t.namespace = l.namespace AND t.id = l.id
+        RETURNING l.place
     ), won AS (
-        SELECT place, namespace, id FROM made JOIN wanted USING (namespace, id)
-        UNION ALL SELECT * FROM grown
+        SELECT place FROM wanted
+        WHERE known = 0 AND ((namespace, id) IN (SELECT namespace, id FROM made)) IS TRUE
+        UNION ALL SELECT place FROM grown
     ), kept AS (
         INSERT INTO $turn (namespace, id, seq, line, append)
-        SELECT w.namespace, w.id, a.seq, a.line, %(append)s
-        FROM unnest(%(places)b::bigint[], %(seqs)b::bigint[], %(lines)b::text[])
-            AS a (place, seq, line)
-        JOIN won w USING (place)
+        SELECT namespace, id, seq, line, %(append)s
+        FROM unnest(
+            %(line_namespaces)b::text[], %(line_ids)b::text[],
+            %(places)b::bigint[], %(seqs)b::bigint[], %(lines)b::text[]
+        ) AS a (namespace, id, place, seq, line)
+        WHERE (place IN (SELECT place FROM won)) IS TRUE
     )
-    SELECT place - 1 FROM won
+    SELECT place - 1 FROM wanted WHERE (place IN (SELECT place FROM won)) IS NOT TRUE
 """
 
 # Of each thread its life and its turns, and a page of what was appended from `known` on: the last
@@ -77,7 +88,10 @@ _READ = """
     FROM unnest(
         %(namespaces)b::text[], %(ids)b::text[], %(known)b::bigint[]
     ) WITH ORDINALITY AS w (namespace, id, known, place)
-    JOIN $thread t USING (namespace, id)
+    CROSS JOIN LATERAL (
+        SELECT namespace, id, life, turns FROM $thread
+        WHERE namespace = w.namespace AND id = w.id OFFSET 0
+    ) t
     CROSS JOIN LATERAL (
         SELECT max(seq) AS last,
             min(seq) FILTER (WHERE append = ANY (%(tries)s::uuid[])) AS landed,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from turnlog.stores.postgres.connections import Bounded
 
 _PAGE: Final = 1000  # threads
+_COMMITS: Final = 2  # at once: the server works on one while the next is put together
 
 
 class PostgresStore:
@@ -57,6 +58,7 @@ class PostgresStore:
         """Prepare a store; the server is spoken to when the first thread is used."""
         self.read_only = read_only
         self._location = parse(url)
+        self.commits_at_once = min(_COMMITS, self._location.max_connections)
         self._connections = Connections(
             self._location, read_only=read_only, patience=max(lock_timeout, 0.1)
         )

@@ -126,8 +126,8 @@ class Writer:
                     absent.append(part)
             ready = [part for part in _open(parts) if part in locked]
             won = self._swap(connection, ready, append)
-        for part, life in won.items():
-            part.won(life)
+        for part in won:
+            part.won(append)
         return absent
 
     def _read(self, connection: Bounded, parts: Sequence[Part]) -> list[Seen | None]:
@@ -149,29 +149,28 @@ class Writer:
         except errors.LockNotAvailable:
             _forget(parts, append)
             return False
-        for part, life in won.items():
-            part.won(life)
+        for part in won:
+            part.won(append)
         return True
 
     def _swap(
         self, connection: Bounded, parts: Sequence[Part], append: uuid.UUID
-    ) -> dict[Part, uuid.UUID]:
-        """Write the lines of parts whose threads are still as they were; give their lives."""
+    ) -> Sequence[Part]:
+        """Write the lines of parts whose threads are still as they were; give those parts."""
         if not parts:
-            return {}
+            return ()
         for part in parts:
             part.tries(append)
         connection.swollen |= sum(part.size for part in parts) > 2 * _LARGEST
-        lives = [part.life or append for part in parts]
         if len(parts) == 1 and parts[0].known:
-            rows = connection.put(*self._of_one(parts[0], append), prepare=True)
+            lost = () if connection.put(*self._of_one(parts[0], append)) else (0,)
         else:
-            parameters = _of_many(parts, lives, append)
-            rows = connection.put(self._statements.append_batch, parameters, prepare=False)
-        places: list[int] = [row[0] for row in rows]
-        won = {parts[place]: lives[place] for place in places}
-        _forget([part for part in parts if part not in won], append)
-        return won
+            rows = connection.put(self._statements.append_batch, _of_many(parts, append))
+            lost = {row[0] for row in rows}
+        if not lost:
+            return parts
+        _forget([parts[place] for place in lost], append)
+        return [part for place, part in enumerate(parts) if place not in lost]
 
     def _of_one(self, part: Part, append: uuid.UUID) -> tuple[bytes, dict[str, object]]:
         parameters: dict[str, object] = {
@@ -227,24 +226,29 @@ def _names(parts: Sequence[Part]) -> dict[str, list[str]]:
     return names_of([part.append.key for part in parts])
 
 
-def _of_many(
-    parts: Sequence[Part], lives: Sequence[object], append: uuid.UUID
-) -> dict[str, object]:
+def _of_many(parts: Sequence[Part], append: uuid.UUID) -> dict[str, object]:
+    namespaces: list[str] = []
+    ids: list[str] = []
     places: list[int] = []
     seqs: list[int] = []
     lines: list[str] = []
     for place, part in enumerate(parts, 1):
+        namespace, id_ = part.append.key
         for seq, line in enumerate(part.lines, part.known):
+            namespaces.append(namespace)
+            ids.append(id_)
             places.append(place)
             seqs.append(seq)
             lines.append(line.decode())
     return {
         **_names(parts),
-        "lives": lives,
+        "lives": [part.life or append for part in parts],
         "known": [part.known for part in parts],
         "counts": [len(part.lines) for part in parts],
         "sizes": [part.size for part in parts],
         "append": append,
+        "line_namespaces": namespaces,
+        "line_ids": ids,
         "places": places,
         "seqs": seqs,
         "lines": lines,
