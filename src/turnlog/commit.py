@@ -94,7 +94,8 @@ class Ticket(Struct, eq=False):
         deadline: when it fails, if its thread is locked until then; by the monotonic clock.
         error: why it failed; None where it did not, once it is done.
         done: whether its outcome is known.
-        dependent: whether its answer holds only if the lines that were decided last are committed.
+        refusal: why it appends nothing, as it was decided last.
+        dependent: whether that decision holds only if the lines are committed.
         waiter: what wakes the OS thread that waits for it.
         future: what wakes the task that waits for it.
     """
@@ -107,6 +108,7 @@ class Ticket(Struct, eq=False):
     deadline: float = 0.0
     error: Exception | None = None
     done: bool = False
+    refusal: TurnlogError | None = None
     dependent: bool = False
     waiter: threading.Event | None = None
     future: asyncio.Future[None] | None = None
@@ -138,20 +140,18 @@ class Ticket(Struct, eq=False):
 
 
 class Decision(Struct, gc=False):
-    """What a batch's tickets on one thread come to.
+    """What a batch's tickets on one thread append; each ticket knows if it is refused.
 
     Attributes:
         lines: the lines to append.
         keys: the idempotency keys of those lines, with their positions in the thread.
-        errors: why a ticket appends nothing.
     """
 
     lines: list[bytes] = []
     keys: dict[str, int] = {}
-    errors: dict[Ticket, TurnlogError] = {}
 
 
-class _Entry(Struct, eq=False, gc=False):
+class _Entry(Struct, eq=False):
     """What one thread has in a batch: the `Append` that the store sees."""
 
     key: ThreadKey
@@ -215,19 +215,14 @@ class GroupCommit:
             StoreError: as the ticket's thread says.
         """
         with Uninterrupted():
-            entries = self._submit(ticket)
-            if entries is None:
-                ticket.wait()
-            else:
-                self._lead(entries, ticket)
+            self._lead(self._submit(ticket), ticket)
+            ticket.wait()
         ticket.raise_error()
 
     async def arun(self, ticket: Ticket) -> None:
         """Commit a ticket; return when it is durable. Does not block the loop. As `run`."""
         outcome = ticket.wait_in_loop()
-        entries = self._submit(ticket, in_loop=True)
-        if entries is not None:
-            self._lead(entries, ticket)
+        self._lead(self._submit(ticket, in_loop=True), ticket)
         try:
             await outcome
         except BaseException as cancellation:
@@ -236,8 +231,8 @@ class GroupCommit:
             raise
         ticket.raise_error()
 
-    def _submit(self, ticket: Ticket, *, in_loop: bool = False) -> _Entries | None:
-        """Queue a ticket; give what its caller has to commit, where nobody else will.
+    def _submit(self, ticket: Ticket, *, in_loop: bool = False) -> _Entries:
+        """Queue a ticket; give what its caller has to commit, if nobody else will.
 
         In a loop that is only so where there can be no committer thread.
         """
@@ -255,9 +250,9 @@ class GroupCommit:
             if self._napping:
                 self._changed.notify_all()
             if self._told or not self._lacks_leader(ticket.log.key):
-                return None
+                return {}
             self._leaders += 1
-            return None if in_loop and self._tell_committer() else self._take()
+            return {} if in_loop and self._tell_committer() else self._take()
 
     # ---- leading ----
 
@@ -274,6 +269,7 @@ class GroupCommit:
         """Take what is queued, as a leader, but for others' threads. The caller holds the mutex.
 
         Where there is more than enough for one of several leaders, another is told of the rest.
+        Who finds nothing leads no more: what is left, those take who have its threads.
         """
         enough = _ENOUGH if self._most_leaders > 1 else len(self._queue)
         rest = self._queue[enough:]
@@ -281,7 +277,9 @@ class GroupCommit:
         entries, waiting = _by_thread(self._queue[:enough], others)
         self._queue = waiting + rest
         self._under_way[threading.get_ident()] = entries
-        if rest and self._lacks_leader(rest[0].log.key) and self._tell_committer():
+        if not entries:
+            self._leave()
+        elif rest and self._lacks_leader(rest[0].log.key) and self._tell_committer():
             self._leaders += 1
         return entries
 
@@ -303,10 +301,9 @@ class GroupCommit:
             # A signal's handler raised, or memory ran out: nobody may be left waiting.
             self._break_off(entries)
             raise
-        if ticket is not None:
+        if ticket is not None and interrupt is not None:
             ticket.wait()  # another leader may have taken it while this one napped
-            if interrupt is not None:
-                raise interrupt
+            raise interrupt
 
     def _next(self, ticket: Ticket | None, nap: float) -> _Entries:
         """Give a leader what to commit next, after a nap in seconds; none where it is done.
@@ -321,10 +318,7 @@ class GroupCommit:
             self._napping += 1
             self._changed.wait(nap)
             self._napping -= 1
-        entries = self._take()
-        if not entries:
-            self._leave()
-        return entries
+        return self._take()
 
     def _leave(self) -> None:
         """Lead no more. The caller holds the mutex."""
@@ -381,8 +375,6 @@ class GroupCommit:
                 self._told -= 1
                 self._idle -= 1
                 entries = self._take()
-                if not entries:
-                    self._leave()
             self._lead(entries, None)
             with self._mutex:
                 self._idle += 1

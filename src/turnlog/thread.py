@@ -22,7 +22,7 @@ from turnlog.turnlock import TurnLock, TurnQueue
 from turnlog.workingset import WorkingSet, again
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
+    from collections.abc import Coroutine, Iterable, Mapping, Sequence
 
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Problem, Store
@@ -201,7 +201,7 @@ class MemoryThread:
 
         Blocks until the disk has the turn; in async code use `aappend`. Source: spec R11 to R15.
         """
-        self._run([self._message(content, role, meta)], key, expect)
+        self._run((self._message(content, role, meta),), key, expect)
         return self
 
     async def aappend(
@@ -218,7 +218,7 @@ class MemoryThread:
         As `append`. Cancelled after it was submitted, it completes before the cancellation goes
         on. Source: spec R13 to R15; design, section 4, point 7.
         """
-        await self._arun([self._message(content, role, meta)], key, expect)
+        await self._arun((self._message(content, role, meta),), key, expect)
         self.tell(3)
         return self
 
@@ -395,7 +395,7 @@ class MemoryThread:
             )
         return checked
 
-    def _ticket(self, messages: list[Message], key: str | None, expect: int | None) -> Ticket:
+    def _ticket(self, messages: Sequence[Message], key: str | None, expect: int | None) -> Ticket:
         self._check_may_write("memory/append")
         if key is not None or expect is not None:
             key = self._checked_conditions(key, expect)
@@ -445,21 +445,21 @@ class MemoryThread:
         await self._commit.arun(self._reading())
         return len(self) > held
 
-    def _run(self, messages: list[Message], key: str | None, expect: int | None) -> None:
+    def _run(self, messages: Sequence[Message], key: str | None, expect: int | None) -> None:
         if messages and self._commit.full:
             self._commit.wait_for_room(_size(messages))
         self._commit.run(self._ticket(messages, key, expect))
         self.tell()
 
     def _arun(
-        self, messages: list[Message], key: str | None, expect: int | None
+        self, messages: Sequence[Message], key: str | None, expect: int | None
     ) -> Coroutine[Any, Any, None]:
         if messages and self._commit.full:
             return self._await_room_and_run(messages, key, expect)
         return self._commit.arun(self._ticket(messages, key, expect))
 
     async def _await_room_and_run(
-        self, messages: list[Message], key: str | None, expect: int | None
+        self, messages: Sequence[Message], key: str | None, expect: int | None
     ) -> None:
         await self._commit.await_room(_size(messages))
         await self._commit.arun(self._ticket(messages, key, expect))
@@ -482,9 +482,9 @@ class MemoryThread:
                 warnings.warn(untold.popleft(), stacklevel=stacklevel)
 
 
-def _lines(messages: list[Message], key: str | None) -> list[bytes]:
+def _lines(messages: Sequence[Message], key: str | None) -> Sequence[bytes]:
     if len(messages) == 1:
-        return [encode_turn(messages[0], key=key)]
+        return (encode_turn(messages[0], key=key),)
     last = len(messages) - 1
     return [
         encode_turn(
@@ -497,7 +497,7 @@ def _lines(messages: list[Message], key: str | None) -> list[bytes]:
     ]
 
 
-def _size(messages: list[Message]) -> int:
+def _size(messages: Sequence[Message]) -> int:
     size = _TURN_SIZE * len(messages)
     for message in messages:
         size += len(message.content)

@@ -131,15 +131,15 @@ class WorkingSet:
     def _decide(self, ticket: Ticket, news: Read, decision: Decision) -> None:
         held = self._state[0] + len(news.lines) + len(decision.lines)
         key = ticket.key
-        ticket.dependent = False
+        ticket.refusal, ticket.dependent = None, False
         if self.ended is not None:  # since the ticket was made
-            decision.errors[ticket] = again(self.ended)
+            ticket.refusal = again(self.ended)
         elif key in decision.keys:
             ticket.dependent = True
         elif key is not None and (key in self._keys or key in news.keys):
             return
         elif ticket.expect is not None and ticket.expect != held:
-            decision.errors[ticket] = self._conflict(ticket.expect, held, news, decision)
+            ticket.refusal = self._conflict(ticket.expect, held, news, decision)
             ticket.dependent = bool(decision.lines)
         elif ticket.lines:
             if key is not None:
@@ -167,7 +167,7 @@ class WorkingSet:
         failed = outcome.error
         for ticket in tickets:
             if decision is not None:
-                ticket.error = decision.errors.get(ticket)
+                ticket.error = ticket.refusal
             if failed is not None and _fails_with(ticket, decision):
                 ticket.error = again(failed)
         lines: Sequence[bytes] = ()

@@ -136,7 +136,7 @@ class Append(Protocol):
         ...
 
 
-class Outcome(Struct, frozen=True, gc=False):
+class Outcome(Struct, frozen=True):
     """What became of one append. `busy` when another process has the thread: try it again.
 
     Attributes:

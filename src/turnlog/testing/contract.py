@@ -406,6 +406,30 @@ class StoreContract:
         for append, own in ((inner, line_of("inner")), (outer, line_of("outer"))):
             assert list(append.told[-1].lines) == lines[: lines.index(own)]
 
+    def test_commits_at_once(self, store: Store) -> None:
+        """It takes as many commits at a time as it says, each with its own threads, in order."""
+        begun = threading.Barrier(store.commits_at_once)
+
+        def commit(number: int) -> None:
+            keys = [thread_key(f"{number}-{name}", KEY.namespace) for name in range(5)]
+            ends = [START] * len(keys)
+            lines = [line_of(str(turn)) for turn in range(20)]
+            begun.wait(_PATIENCE)
+            for line in lines:
+                outcomes = store.commit(
+                    [
+                        PlainAppend(key, line, position=end)
+                        for key, end in zip(keys, ends, strict=True)
+                    ]
+                )
+                assert [outcome.error for outcome in outcomes] == [None] * len(keys)
+                ends = [outcome.position for outcome in outcomes]
+            assert [_texts(store, key) for key in keys] == [lines] * len(keys)
+
+        with ThreadPoolExecutor(store.commits_at_once) as pool:
+            for done in [pool.submit(commit, number) for number in range(store.commits_at_once)]:
+                done.result(_PATIENCE)
+
     # ---- deletion, and the lives of a thread ----
 
     def test_delete_says_whether_there_was_anything(self, store: Store, other: Store) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MOST: Final = 512 << 20  # bytes in one append; the server takes 1 GB, encoded and all
 
 
-class Part(Struct, eq=False, gc=False):
+class Part(Struct, eq=False):
     """One append of a batch, and how far it is.
 
     Attributes:

@@ -4,10 +4,10 @@ An append is a compare-and-swap: it says how many turns of which life the thread
 that is so no more, nothing is written. So one statement, in a transaction of its own, is enough
 where nobody else has appended, and a statement that arrives late can do no harm.
 
-New threads are made before those that exist are locked (`made` is evaluated before `locked`
-begins), and in the order of their keys. A new thread waits for another's new thread of the same
-name, or for the one who has an existing one; who appends to existing ones waits for nobody. So no
-two batches can wait for each other.
+Rows are locked in the order of their keys, in which a batch comes, new threads before those that
+exist: `made` is evaluated before `locked` begins. A new thread waits for another's new thread of
+the same name, or for the one who has an existing one; who appends to existing ones waits for
+nobody. So no two batches can wait for each other.
 
 A batch is planned once for each connection, whatever its size and that of the tables: to plan it
 takes as long as a batch of fifty. So it must have only one good plan, which `LATERAL` and `IS TRUE`

@@ -28,6 +28,7 @@ from turnlog.stores.postgres.reader import names_of, read, rows_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from turnlog.names import ThreadKey
     from turnlog.stores.base import Append, Outcome
     from turnlog.stores.postgres.connections import Bounded, Connections
     from turnlog.stores.postgres.reader import Seen
@@ -56,7 +57,7 @@ class Writer:
     def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
         """Append to each thread of the batch; give the outcomes in its order."""
         parts = [Part(append) for append in batch]
-        self._settle(parts)
+        self._settle(sorted(parts, key=_key))
         return [part.outcome for part in parts if part.outcome is not None]
 
     def _settle(self, parts: Sequence[Part]) -> None:
@@ -187,6 +188,10 @@ class Writer:
             return self._statements.append_line, parameters
         parameters["lines"] = [line.decode() for line in part.lines]
         return self._statements.append_lines, parameters
+
+
+def _key(part: Part) -> ThreadKey:
+    return part.append.key
 
 
 def _wait_for(part: Part) -> None:

@@ -1,0 +1,399 @@
+"""GroupCommit over a store that takes several commits at once, each of them scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scripted import (
+    PATIENCE,
+    Gate,
+    ScriptedStore,
+    Thread,
+    busy,
+    in_time,
+    raising,
+    reached,
+    started,
+    ticket_of,
+)
+
+import turnlog.commit
+from turnlog import Closed, LockTimeout, OutcomeUnknown
+from turnlog.commit import GroupCommit, Ticket
+from turnlog.stores.base import Append, Outcome, Read
+from turnlog.stores.inmemory import InMemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from turnlog import ThreadKey
+
+
+class TwoAtOnce(ScriptedStore):
+    """A scripted store that takes two commits at once."""
+
+    commits_at_once = 2
+
+
+def gated(gates: int) -> tuple[list[Gate], TwoAtOnce, GroupCommit]:
+    """Make a store whose first commits are each held by a gate."""
+    held = [Gate() for _ in range(gates)]
+    store = TwoAtOnce(*held)
+    return held, store, GroupCommit(store, PATIENCE)
+
+
+# ---- side by side ----
+
+
+def test_two_commits_are_under_way_at_once() -> None:
+    """What comes while one commit is under way is committed at once, and no third beside it."""
+    (one, two), store, commit = gated(2)
+
+    async def main() -> None:
+        first = await started(commit, ticket_of(Thread("a"), "a"))
+        await reached(one)
+        second = await started(commit, ticket_of(Thread("b"), "b"))
+        await reached(two)
+        rest = await started(commit, *(ticket_of(Thread(name), name) for name in "cde"))
+        assert store.batches == [["a"], ["b"]]
+        two.opened.set()
+        await asyncio.gather(*second, *rest)
+        assert not first[0].done()
+        one.opened.set()
+        await asyncio.gather(*first)
+
+    asyncio.run(main())
+    assert store.batches == [["a"], ["b"], ["c", "d", "e"]]
+    assert len(set(store.committers)) == 2
+    commit.close()
+
+
+def test_synchronous_callers_lead_side_by_side() -> None:
+    """Each of two OS threads commits its own append; no other thread is made."""
+    (one, two), store, commit = gated(2)
+    threads = set(threading.enumerate())
+    appending = [
+        threading.Thread(target=commit.run, args=(ticket_of(Thread(name), name),)) for name in "ab"
+    ]
+    for gate, thread in zip((one, two), appending, strict=True):
+        thread.start()
+        assert gate.entered.wait(PATIENCE)
+    assert set(threading.enumerate()) - threads == set(appending)
+    for gate, thread in zip((two, one), reversed(appending), strict=True):
+        gate.opened.set()
+        thread.join(PATIENCE)
+    assert store.committers == [thread.ident for thread in appending]
+    commit.close()
+
+
+def test_a_thread_is_never_in_two_commits() -> None:
+    """What comes for a thread that is under way waits for it, in order; others go ahead."""
+    (one, two), store, commit = gated(2)
+    same, other = Thread("same"), Thread("other")
+
+    async def main() -> None:
+        first = await started(commit, ticket_of(same, "0"))
+        await reached(one)
+        waiting = await started(commit, ticket_of(same, "1"), ticket_of(same, "2"))
+        ahead = await started(commit, ticket_of(other, "x"))
+        await reached(two)
+        two.opened.set()
+        await asyncio.gather(*ahead)
+        assert not any(task.done() for task in waiting)
+        one.opened.set()
+        await asyncio.gather(*first, *waiting)
+
+    asyncio.run(main())
+    assert store.batches == [["same"], ["other"], ["same"]]
+    assert same.lines == list(store.load(same.key).lines) == [b"0", b"1", b"2"]
+    commit.close()
+
+
+def test_a_caller_whose_thread_another_has_waits_for_him() -> None:
+    """A synchronous append to a thread that is under way is committed by who has it."""
+    (one,), store, commit = gated(1)
+    same = Thread("same")
+    first = threading.Thread(target=commit.run, args=(ticket_of(same, "0"),))
+    first.start()
+    assert one.entered.wait(PATIENCE)
+    second = threading.Thread(target=commit.run, args=(ticket_of(same, "1"),))
+    second.start()
+    while not commit._queue:  # pyright: ignore[reportPrivateUsage]
+        pass
+    one.opened.set()
+    for thread in (first, second):
+        thread.join(PATIENCE)
+    assert same.lines == [b"0", b"1"]
+    assert store.batches == [["same"], ["same"]]
+    commit.close()
+
+
+@pytest.mark.usefixtures("two_are_enough")
+def test_a_burst_is_divided() -> None:
+    """What is more than enough for one commit is left to the other, in order."""
+    (one, two), store, commit = gated(2)
+
+    async def main() -> None:
+        first = await started(commit, ticket_of(Thread("a"), "a"))
+        await reached(one)
+        second = await started(commit, ticket_of(Thread("b"), "b"))
+        await reached(two)
+        rest = await started(commit, *(ticket_of(Thread(name), name) for name in "cdefg"))
+        one.opened.set()
+        two.opened.set()
+        await asyncio.gather(*first, *second, *rest)
+
+    asyncio.run(main())
+    assert sorted(store.batches[2:]) == [["c", "d"], ["e", "f"], ["g"]]
+    commit.close()
+
+
+@pytest.mark.usefixtures("two_are_enough")
+def test_the_rest_of_a_burst_finds_another_leader() -> None:
+    """Who takes enough of a burst has the rest committed beside it, not after it."""
+    (one, two, three), store, commit = gated(3)
+
+    async def main() -> None:
+        first = await started(commit, ticket_of(Thread("a"), "a"))
+        await reached(one)
+        second = await started(commit, ticket_of(Thread("b"), "b"))
+        await reached(two)
+        rest = await started(commit, *(ticket_of(Thread(name), name) for name in "cdef"))
+        two.opened.set()
+        await asyncio.gather(*second)
+        await reached(three)
+        one.opened.set()
+        await asyncio.gather(*first, *rest[2:])
+        assert not any(task.done() for task in rest[:2])
+        three.opened.set()
+        await asyncio.gather(*rest)
+
+    asyncio.run(main())
+    assert store.batches == [["a"], ["b"], ["c", "d"], ["e", "f"]]
+    commit.close()
+
+
+@pytest.fixture
+def two_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have two tickets be enough for one commit."""
+    monkeypatch.setattr(turnlog.commit, "_ENOUGH", 2)
+
+
+# ---- locked threads ----
+
+
+def test_a_locked_thread_holds_up_nobody() -> None:
+    """While one leader waits for a locked thread, the other commits what comes."""
+    again = Gate()
+    locked = Thread("locked")
+    store = TwoAtOnce(busy("locked"), again)
+    commit = GroupCommit(store, PATIENCE)
+
+    async def main() -> None:
+        waiting = await started(commit, ticket_of(locked, "0"))
+        await reached(again)
+        await asyncio.gather(*await started(commit, ticket_of(Thread("free"), "x")))
+        assert not waiting[0].done()
+        again.opened.set()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(main())
+    assert locked.lines == [b"0"]
+    commit.close()
+
+
+def test_all_callers_come_back_from_a_locked_thread() -> None:
+    """Whoever has a locked thread last, all who wait for it are told, in time."""
+    locked = Thread("locked")
+
+    def is_locked(batch: Sequence[Append]) -> Sequence[Outcome] | None:
+        if any(append.key.id == "locked" for append in batch):
+            return busy("locked")(batch)
+        return None
+
+    store = TwoAtOnce(*[is_locked] * 10_000)
+    commit = GroupCommit(store, 0.05)
+
+    def append(number: int) -> BaseException | None:
+        name = "locked" if number % 2 else f"free{number}"
+        try:
+            commit.run(ticket_of(locked if number % 2 else Thread(name), str(number)))
+        except LockTimeout as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(append, range(64), timeout=PATIENCE))
+    assert [isinstance(error, LockTimeout) for error in found] == [False, True] * 32
+    in_time(commit.close)
+
+
+# ---- what breaks ----
+
+
+def test_a_commit_that_breaks_harms_no_other() -> None:
+    """The outcomes of a broken commit are unknown; what was beside it is committed."""
+    (one,), store, commit = gated(1)
+    store.script.append(raising(RuntimeError("broken")))
+    fine, broken = Thread("fine"), Thread("broken")
+
+    async def main() -> None:
+        first = await started(commit, ticket_of(fine, "0"))
+        await reached(one)
+        with pytest.raises(OutcomeUnknown):
+            await commit.arun(ticket_of(broken, "x"))
+        one.opened.set()
+        await asyncio.gather(*first)
+        await commit.arun(ticket_of(Thread("after"), "y"))
+
+    asyncio.run(main())
+    assert fine.lines == [b"0"]
+    in_time(commit.close)
+
+
+def test_a_leader_who_is_broken_off_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a signal's handler raises in a leader costs that one alone, not who came meanwhile."""
+    (one,), store, commit = gated(1)
+    leave_room = commit._leave_room  # pyright: ignore[reportPrivateUsage]
+    breaking = ["once"]
+
+    def break_off(entries: dict[ThreadKey, Any]) -> None:
+        if breaking:
+            breaking.clear()
+            raise KeyboardInterrupt
+        leave_room(entries)
+
+    other = threading.Thread(target=commit.run, args=(ticket_of(Thread("a"), "a"),))
+    other.start()
+    assert one.entered.wait(PATIENCE)
+    monkeypatch.setattr(commit, "_leave_room", break_off)
+    mine = ticket_of(Thread("b"), "b")
+    with pytest.raises(KeyboardInterrupt):
+        commit.run(mine)
+    assert mine.done
+    one.opened.set()
+    other.join(PATIENCE)
+    in_time(lambda: commit.run(ticket_of(Thread("b"), "after")))
+    assert store.batches == [["a"], ["b"], ["b"]]
+    in_time(commit.close)
+
+
+# ---- the end ----
+
+
+def test_closing_waits_for_both() -> None:
+    """Close returns after the last of the commits that are under way, and ends both committers."""
+    before = set(threading.enumerate())
+    (one, two), store, commit = gated(2)
+
+    async def main() -> None:
+        first = await started(commit, ticket_of(Thread("a"), "a"))
+        await reached(one)
+        second = await started(commit, ticket_of(Thread("b"), "b"))
+        await reached(two)
+        closing = asyncio.create_task(asyncio.to_thread(commit.close))
+        while not commit._closed:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        with pytest.raises(Closed):
+            await commit.arun(ticket_of(Thread("c"), "c"))
+        one.opened.set()
+        await asyncio.gather(*first)
+        assert not closing.done()
+        two.opened.set()
+        await asyncio.gather(*second, closing)
+
+    asyncio.run(main())
+    for committer in set(threading.enumerate()) - before:
+        if committer.name == "turnlog":
+            committer.join(PATIENCE)
+            assert not committer.is_alive()
+    assert store.batches == [["a"], ["b"]]
+
+
+# ---- all at once ----
+
+
+class Watched(InMemoryStore):
+    """A store that sees to what it is promised, and whose threads are locked now and then."""
+
+    commits_at_once = 3
+
+    def __init__(self, chance: random.Random) -> None:
+        """Begin with nobody in it."""
+        super().__init__()
+        self.chance = chance
+        self.mutex = threading.Lock()
+        self.inside = Counter[str]()
+        self.commits = 0
+        self.most = 0
+        self.broken: list[str] = []
+
+    def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
+        """Commit, but for what is locked."""
+        ids = [append.key.id for append in batch]
+        with self.mutex:
+            self.commits += 1
+            self.inside.update(ids)
+            self.most = max(self.most, self.commits)
+            if self.commits > self.commits_at_once or max(self.inside.values()) > 1:
+                self.broken.append(f"{self.commits} commits, {self.inside}")
+            locked = {id_ for id_ in ids if self.chance.random() < 0.2}
+        time.sleep(self.chance.random() / 1000)  # others come meanwhile
+        outcomes = [
+            Outcome(Read(), append.position, busy=True)
+            if append.key.id in locked
+            else self._append(append)
+            for append in batch
+        ]
+        with self.mutex:
+            self.commits -= 1
+            self.inside.subtract(ids)
+        return outcomes
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_at_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of many appends, sync and async, is there once and in order, whoever commits it."""
+    monkeypatch.setattr(turnlog.commit, "_ENOUGH", 5)
+    store = Watched(random.Random(seed))
+    commit = GroupCommit(store, PATIENCE)
+    threads = [Thread(f"t{number}") for number in range(7)]
+
+    def ticket(writer: int, number: int) -> Ticket:
+        return ticket_of(threads[(writer + number) % 7], f"{writer} {number}")
+
+    def in_thread(writer: int) -> None:
+        for number in range(100):
+            commit.run(ticket(writer, number))
+
+    async def in_loop(writers: range) -> None:
+        async def write(writer: int) -> None:
+            for number in range(100):
+                await commit.arun(ticket(writer, number))
+
+        await asyncio.gather(*map(write, writers))
+
+    with ThreadPoolExecutor(8) as pool:
+        works = [pool.submit(in_thread, writer) for writer in range(6)]
+        works += [pool.submit(asyncio.run, in_loop(range(n, n + 10))) for n in (6, 16)]
+        for work in works:
+            work.result(PATIENCE)
+    in_time(commit.close)
+    assert store.broken == []
+    assert store.most == store.commits_at_once
+    found = [line for thread in threads for line in store.load(thread.key).lines]
+    assert Counter(found) == Counter(
+        f"{writer} {number}".encode() for writer in range(26) for number in range(100)
+    )
+    for number, thread in enumerate(threads):
+        for writer in range(26):
+            own = [line for line in thread.lines if line.split()[0] == b"%d" % writer]
+            turns = [n for n in range(100) if (writer + n) % 7 == number]
+            assert own == [b"%d %d" % (writer, turn) for turn in turns]
