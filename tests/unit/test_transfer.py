@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -256,7 +257,8 @@ def test_what_a_killed_copy_left_is_gone_on_with(
     file.parent.mkdir(parents=True)
     file.write_bytes(data[:cut])
     monkeypatch.setattr(transfer, "_PIECE", piece)
-    copied = copy_thread(stored(*lines), JsonlStore(root), KEY)
+    with closing(JsonlStore(root)) as destination:
+        copied = copy_thread(stored(*lines), destination, KEY)
     assert (copied.differs, file.read_bytes()) == (None, data)
 
 
