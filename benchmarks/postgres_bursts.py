@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _TASKS: Final = 64
 _BURSTS: Final = 5  # on open threads, of which the median counts: a connection's first is slow
-_POOLS: Final = (4, 8, 16)
+_POOLS: Final = (1, 4, 8, 16)
 _SHARE: Final = 10  # the peer is given one in so many of the turns on one thread
 _OWN: Final = "turnlog"
 _BARE: Final = "a bare INSERT a turn"
@@ -82,13 +82,14 @@ def burst_rows(url: str, repetitions: int, sizes: Sizes, *, peer: bool) -> Itera
 
 
 def _way(kind: str, connections: int) -> str:
-    return f"{kind}, {connections} connections"
+    return f"{kind}, {connections} connection{'s' if connections > 1 else ''}"
 
 
 def _best(speeds: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    """Give the ways to show: of each kind with the pool that is quickest."""
+    """Give the ways to show: of each kind with one connection, and with the quickest pool."""
     for kind in _WORK:
-        pools = [_way(kind, connections) for connections in _POOLS]
+        one, *pools = [_way(kind, connections) for connections in _POOLS]
+        yield one
         yield max(pools, key=lambda way: median(speeds[way]))
     if NAME in speeds:
         yield NAME
