@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from postgreslook import check_tables, query
+from postgreslook import check_tables, query, sessions
+from serverprocess import wait_until
 from serverstorm import contents
 from writers import go, line, rest, running
 
@@ -190,3 +192,35 @@ def test_a_role_that_may_read(postgres_url: str) -> None:
         with pytest.raises(StoreError, match="permission denied"):
             memory.delete("t")
     assert contents(postgres_url, ["t"]) == {"t": ["first"]}
+
+
+# ---- plans ----
+
+SCANS = """
+    SELECT relname, seq_scan FROM pg_stat_user_tables
+    WHERE relname IN ('turnlog_thread', 'turnlog_turn') ORDER BY relname
+"""
+
+
+def test_threads_are_found_by_their_key(postgres_url: str) -> None:
+    """Batches and openings look no table through, also where they were planned for tiny ones."""
+
+    async def main() -> None:
+        async with Memory(postgres_url) as memory:
+            threads = [await memory.aopen(f"t{number}") for number in range(50)]
+            for turn in range(8):
+                await asyncio.gather(*(thread.aappend(str(turn)) for thread in threads))
+        async with Memory(postgres_url) as memory:
+            for thread in threads:
+                assert len(await memory.aopen(thread.id)) == 8
+
+    with Memory(postgres_url) as memory:
+        memory.open("one").append("alone")
+    query(postgres_url, "ANALYZE turnlog_thread")
+    query(postgres_url, "ANALYZE turnlog_turn")
+    wait_until(lambda: not sessions(postgres_url), "what it did is counted")
+    before = query(postgres_url, SCANS)
+    assert [name for name, _ in before] == ["turnlog_thread", "turnlog_turn"]
+    asyncio.run(main())
+    wait_until(lambda: not sessions(postgres_url), "what they did is counted")
+    assert query(postgres_url, SCANS) == before
