@@ -30,7 +30,7 @@ import functools
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from msgspec import Struct
 
@@ -186,11 +186,16 @@ class GroupCommit:
         self._queue: list[Ticket] = []
         self._room = Room(_MOST_WAITING, self._mutex)
         self._under_way: dict[int, _Entries] = {}  # what each leader has, by its OS thread
-        self._leaders = 0  # who lead, and who have been told to
+        self._committers: set[int] = set()  # their OS threads
         self._told = 0  # committers who have been told to lead, and have taken nothing yet
         self._idle = 0  # committers who wait to be told
         self._napping = 0  # leaders who have nothing but what is locked
         self._closed = False
+
+    @property
+    def _leaders(self) -> int:
+        """Who lead, and who have been told to."""
+        return len(self._under_way) + self._told
 
     # ---- callers ----
 
@@ -201,7 +206,7 @@ class GroupCommit:
 
     def wait_for_room(self, size: int) -> None:
         """Wait until there is room for so many bytes, to be taken at once. Blocks."""
-        if threading.get_ident() not in self._under_way:  # who would wait for itself: it is refused
+        if not self._is_within():  # who would wait for itself: it is refused
             self._room.wait(size)
 
     async def await_room(self, size: int) -> None:
@@ -215,14 +220,14 @@ class GroupCommit:
             StoreError: as the ticket's thread says.
         """
         with Uninterrupted():
-            self._lead(self._submit(ticket), ticket)
+            self._see_to(ticket)
             ticket.wait()
         ticket.raise_error()
 
     async def arun(self, ticket: Ticket) -> None:
         """Commit a ticket; return when it is durable. Does not block the loop. As `run`."""
         outcome = ticket.wait_in_loop()
-        self._lead(self._submit(ticket, in_loop=True), ticket)
+        self._see_to(ticket, in_loop=True)
         try:
             await outcome
         except BaseException as cancellation:
@@ -231,13 +236,25 @@ class GroupCommit:
             raise
         ticket.raise_error()
 
+    def _see_to(self, ticket: Ticket, *, in_loop: bool = False) -> None:
+        """Queue a ticket, and commit what its caller has to."""
+        try:
+            self._lead(self._submit(ticket, in_loop=in_loop), ticket)
+        except TurnlogError:  # it was refused
+            raise
+        except BaseException:
+            # A signal's handler raised, or memory ran out: nobody may be left waiting.
+            self._break_off()
+            raise
+
     def _submit(self, ticket: Ticket, *, in_loop: bool = False) -> _Entries:
         """Queue a ticket; give what its caller has to commit, if nobody else will.
 
         In a loop that is only so where there can be no committer thread.
         """
+        within = self._is_within()
         with self._mutex:
-            if threading.get_ident() in self._under_way:
+            if within:
                 raise NotWritten(
                     ticket.log.key,
                     "this thread is in the middle of another append; nothing was written",
@@ -251,8 +268,12 @@ class GroupCommit:
                 self._changed.notify_all()
             if self._told or not self._lacks_leader(ticket.log.key):
                 return {}
-            self._leaders += 1
             return {} if in_loop and self._tell_committer() else self._take()
+
+    def _is_within(self) -> bool:
+        """Tell whether this OS thread is in the midst of another append: a signal's handler is."""
+        owned: bool = cast("Any", self._mutex)._is_owned()  # noqa: SLF001 - as Condition does
+        return owned or threading.get_ident() in self._under_way
 
     # ---- leading ----
 
@@ -272,65 +293,75 @@ class GroupCommit:
         Who finds nothing leads no more: what is left, those take who have its threads.
         """
         enough = _ENOUGH if self._most_leaders > 1 else len(self._queue)
-        rest = self._queue[enough:]
         others = [entries for entries in self._under_way.values() if entries]
-        entries, waiting = _by_thread(self._queue[:enough], others)
-        self._queue = waiting + rest
+        entries, waiting, rest = _by_thread(self._queue, others, enough)
         self._under_way[threading.get_ident()] = entries
+        self._queue = waiting + rest
         if not entries:
             self._leave()
-        elif rest and self._lacks_leader(rest[0].log.key) and self._tell_committer():
-            self._leaders += 1
+        elif self._leaders < self._most_leaders and any(
+            self._lacks_leader(ticket.log.key) for ticket in rest
+        ):
+            self._tell_committer()
         return entries
 
     def _lead(self, entries: _Entries, ticket: Ticket | None) -> None:
         """Commit entries, and what is queued then, until `ticket` is done; with None, all of it."""
         interrupt: BaseException | None = None
         nap = 0.0
-        try:
-            while entries:
-                busy, raised = self._commit(list(entries.values()))
-                interrupt = interrupt or raised
-                with self._mutex:
-                    self._leave_room(entries)
-                    news = bool(self._queue) or not busy
-                    nap = 0.0 if news else min(2 * nap, _LONGEST_NAP) or _SHORTEST_NAP
-                    self._queue[:0] = busy
-                    entries = self._next(ticket, nap)
-        except BaseException:
-            # A signal's handler raised, or memory ran out: nobody may be left waiting.
-            self._break_off(entries)
-            raise
+        while entries:
+            busy, raised = self._commit(list(entries.values()))
+            interrupt = interrupt or raised
+            with self._mutex:
+                if self._under_way.get(threading.get_ident()) is not entries:
+                    return  # in a child that was forked meanwhile
+                self._leave_room(entries)
+                news = not busy or self._has_news(busy)
+                nap = 0.0 if news else min(2 * nap, _LONGEST_NAP) or _SHORTEST_NAP
+                self._queue[:0] = busy
+                self._under_way[threading.get_ident()] = {}
+                entries = self._next(ticket, nap)
         if ticket is not None and interrupt is not None:
             ticket.wait()  # another leader may have taken it while this one napped
             raise interrupt
+
+    def _has_news(self, busy: list[Ticket]) -> bool:
+        """Tell whether a leader may take more than what is locked. The caller holds the mutex."""
+        this = threading.get_ident()
+        barred = {ticket.log.key for ticket in busy}
+        barred.update(*(taken for leader, taken in self._under_way.items() if leader != this))
+        return any(ticket.log.key not in barred for ticket in self._queue)
 
     def _next(self, ticket: Ticket | None, nap: float) -> _Entries:
         """Give a leader what to commit next, after a nap in seconds; none where it is done.
 
         The caller holds the mutex.
         """
-        self._under_way[threading.get_ident()] = {}
         if self._queue and ticket is not None and ticket.done and self._tell_committer():
             del self._under_way[threading.get_ident()]
             return {}
         if nap:
             self._napping += 1
-            self._changed.wait(nap)
-            self._napping -= 1
+            try:
+                self._changed.wait(nap)
+            finally:
+                self._napping -= 1
         return self._take()
 
     def _leave(self) -> None:
         """Lead no more. The caller holds the mutex."""
-        self._leaders -= 1
-        del self._under_way[threading.get_ident()]
+        this = threading.get_ident()
+        del self._under_way[this]
+        self._idle += this in self._committers
         if self._closed:
             self._changed.notify_all()
 
-    def _break_off(self, entries: _Entries) -> None:
+    def _break_off(self) -> None:
         """Resolve what a leader had who cannot go on, and have another lead the others."""
         futures: _Futures = {}
         with self._mutex:
+            this = threading.get_ident()
+            entries = self._under_way.get(this, {})
             for entry in entries.values():
                 for ticket in entry.tickets:
                     if not ticket.done and ticket not in self._queue:
@@ -338,10 +369,11 @@ class GroupCommit:
                         ticket.resolve(futures)
             _wake(futures)
             self._leave_room(entries)
-            if threading.get_ident() in self._under_way:
-                if self._queue and self._tell_committer():
-                    self._leaders += 1
+            self._committers.discard(this)
+            if this in self._under_way:
                 self._leave()
+            if self._queue and self._leaders < self._most_leaders:
+                self._tell_committer()
 
     def _leave_room(self, entries: _Entries) -> None:
         """Give back the room of the tickets that are done. The caller holds the mutex."""
@@ -367,17 +399,24 @@ class GroupCommit:
         return True
 
     def _serve(self) -> None:
+        try:
+            self._serve_until_closed()
+        except BaseException:
+            self._break_off()
+            raise
+
+    def _serve_until_closed(self) -> None:
         while True:
             with self._mutex:
                 self._changed.wait_for(lambda: self._told or self._ended())
                 if not self._told:
                     return
+                self._committers.add(threading.get_ident())
                 self._told -= 1
                 self._idle -= 1
                 entries = self._take()
             self._lead(entries, None)
-            with self._mutex:
-                self._idle += 1
+            del entries  # or it would keep their threads until it leads again
 
     def _commit(self, entries: list[_Entry]) -> tuple[list[Ticket], BaseException | None]:
         """Commit entries; give the tickets that are busy, and what must not be swallowed."""
@@ -389,14 +428,16 @@ class GroupCommit:
         except BaseException as error:  # noqa: BLE001 - others wait for an outcome
             raised = None if isinstance(error, Exception) else error
             settled = [(entry, _lost(entry, error)) for entry in entries]
-        for entry, outcome in settled:
-            if outcome.busy:
-                busy += _still_in_time(entry.tickets, self._lock_timeout, futures)
-                continue
-            entry.log.settle(entry.tickets, outcome, entry.decision)
-            for ticket in entry.tickets:
-                ticket.resolve(futures)
-        _wake(futures)
+        try:
+            for entry, outcome in settled:
+                if outcome.busy:
+                    busy += _still_in_time(entry.tickets, self._lock_timeout, futures)
+                    continue
+                entry.log.settle(entry.tickets, outcome, entry.decision)
+                for ticket in entry.tickets:
+                    ticket.resolve(futures)
+        finally:
+            _wake(futures)
         return busy, raised
 
     # ---- the end ----
@@ -418,29 +459,37 @@ class GroupCommit:
             self._changed.wait_for(self._ended)
 
 
-def _by_thread(queue: list[Ticket], others: Sequence[_Entries]) -> tuple[_Entries, list[Ticket]]:
-    """Group tickets by thread, in order; give also those that have to wait.
+def _by_thread(
+    queue: list[Ticket], others: Sequence[_Entries], enough: int
+) -> tuple[_Entries, list[Ticket], list[Ticket]]:
+    """Group enough tickets by thread, in order; give those that have to wait, and the rest.
 
-    What others have under way has to, a key's second handle, and what comes behind several lines
-    that are all or none: of two writes that no sync parts a power cut may keep the second, and a
-    part of the first.
+    What others have under way has to wait, a key's second handle, and what comes behind several
+    lines that are all or none: of two writes that no sync parts a power cut may keep the second,
+    and a part of the first. What was found locked before does not count, or it would keep the
+    others from coming.
     """
     entries: _Entries = {}
     waiting: list[Ticket] = []
-    for ticket in queue:
+    for number, ticket in enumerate(queue):
+        if not enough:
+            return entries, waiting, queue[number:]
         log = ticket.log
         key = log.key
         entry = entries.get(key)
         if entry is None:
             if others and any(key in taken for taken in others):
                 waiting.append(ticket)
-            else:
-                entries[key] = _Entry(key, log, log.position, [ticket])
+                continue
+            entries[key] = _Entry(key, log, log.position, [ticket])
         elif entry.log is log and len(entry.tickets[-1].lines) <= 1:
             entry.tickets.append(ticket)
         else:
             waiting.append(ticket)
-    return entries, waiting
+            continue
+        if not ticket.deadline:
+            enough -= 1
+    return entries, waiting, []
 
 
 def _still_in_time(tickets: list[Ticket], timeout: float, futures: _Futures) -> list[Ticket]:

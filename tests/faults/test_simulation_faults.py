@@ -119,14 +119,14 @@ def build_on_a_unit(_: bytes) -> bool:
     return False
 
 
-def put_behind_a_unit(queue: list[Any], _: Any) -> tuple[dict[Any, Any], list[Any]]:
+def put_behind_a_unit(queue: list[Any], *_: Any) -> tuple[dict[Any, Any], list[Any], list[Any]]:
     """Write what comes behind a unit in one go with it."""
     entries: dict[Any, Any] = {}
     for ticket in queue:
         log = ticket.log
         made = entries.setdefault(log.key, _Entry(log.key, log, log.position, []))
         made.tickets.append(ticket)
-    return entries, []
+    return entries, [], []
 
 
 @pytest.mark.parametrize(

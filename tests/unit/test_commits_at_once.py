@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
 import time
+import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -25,8 +27,8 @@ from scripted import (
 )
 
 import turnlog.commit
-from turnlog import Closed, LockTimeout, OutcomeUnknown
-from turnlog.commit import GroupCommit, Ticket
+from turnlog import Closed, LockTimeout, NotWritten, OutcomeUnknown
+from turnlog.commit import Decision, GroupCommit, Ticket
 from turnlog.stores.base import Append, Outcome, Read
 from turnlog.stores.inmemory import InMemoryStore
 
@@ -235,7 +237,153 @@ def test_all_callers_come_back_from_a_locked_thread() -> None:
     in_time(commit.close)
 
 
+@pytest.mark.usefixtures("two_are_enough")
+def test_many_for_a_locked_thread_keep_nobody_from_coming() -> None:
+    """However many appends wait for a locked thread, one to a free thread is committed."""
+    locked = Thread("locked")
+    opened = threading.Event()
+
+    def is_locked(batch: Sequence[Append]) -> Sequence[Outcome] | None:
+        if opened.is_set():
+            return None
+        free = [append for append in batch if append.key.id != "locked"]
+        outcomes = iter(InMemoryStore.commit(store, free))
+        return [
+            Outcome(Read(), append.position, busy=True)
+            if append.key.id == "locked"
+            else next(outcomes)
+            for append in batch
+        ]
+
+    store = TwoAtOnce(*[is_locked] * 100_000)
+    commit = GroupCommit(store, PATIENCE)
+
+    async def main() -> None:
+        waiting = await started(commit, *(ticket_of(locked, str(n)) for n in range(9)))
+        for name in "abc":
+            await asyncio.wait_for(commit.arun(ticket_of(Thread(name), name)), PATIENCE)
+        assert not any(task.done() for task in waiting)
+        opened.set()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(main())
+    assert locked.lines == [b"%d" % number for number in range(9)]
+    commit.close()
+
+
+@pytest.mark.parametrize("behind", ["a unit", "another handle"])
+@pytest.mark.parametrize("store", [ScriptedStore(), TwoAtOnce()], ids=["one", "two"])
+def test_a_locked_thread_is_not_asked_for_all_the_time(
+    store: ScriptedStore, behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each further try there is a nap, also where more waits for the same thread."""
+    commit = GroupCommit(store, PATIENCE)
+    locked = Thread("locked")
+    naps: list[float] = []
+    wait = commit._changed.wait  # pyright: ignore[reportPrivateUsage]
+
+    def noted(seconds: float | None = None) -> bool:
+        if seconds is not None:
+            naps.append(seconds)
+        return wait(seconds)
+
+    monkeypatch.setattr(commit._changed, "wait", noted)  # pyright: ignore[reportPrivateUsage]
+    store.script[:] = [busy("locked")] * 7
+    first = Ticket(locked, [b"1", b"2"]) if behind == "a unit" else ticket_of(locked, "12")
+    second = ticket_of(locked if behind == "a unit" else Thread("locked"), "3")
+
+    async def main() -> None:
+        await asyncio.gather(*await started(commit, first, second))
+
+    asyncio.run(main())
+    assert len(naps) == 7
+    assert b"".join(store.load(locked.key).lines).endswith(b"123")
+    commit.close()
+
+
 # ---- what breaks ----
+
+
+@pytest.mark.parametrize("store", [ScriptedStore(), TwoAtOnce()], ids=["one", "two"])
+def test_an_append_in_the_midst_of_another(
+    store: ScriptedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a signal's handler appends while its thread takes from the queue is refused."""
+    commit = GroupCommit(store, PATIENCE)
+    outer, inner = Thread("outer"), Thread("inner")
+    by_thread = turnlog.commit._by_thread  # pyright: ignore[reportPrivateUsage]
+    refused: list[NotWritten] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        with pytest.raises(NotWritten, match="in the middle of another append") as raised:
+            commit.run(ticket_of(inner, "x"))
+        refused.append(raised.value)
+        return by_thread(*arguments)
+
+    monkeypatch.setattr(turnlog.commit, "_by_thread", interrupted)
+    in_time(lambda: commit.run(ticket_of(outer, "x")))
+    assert refused
+    assert [list(store.load(thread.key).lines) for thread in (outer, inner)] == [[b"x"], []]
+    in_time(commit.close)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("store", [ScriptedStore(), TwoAtOnce()], ids=["one", "two"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_handler_that_raises_while_a_leader_takes(
+    store: ScriptedStore,
+    monkeypatch: pytest.MonkeyPatch,
+    sync: bool,  # noqa: FBT001
+) -> None:
+    """Whoever it hits, nobody waits for a leader who is gone."""
+    before = set(threading.enumerate())
+    commit = GroupCommit(store, PATIENCE)
+    by_thread = turnlog.commit._by_thread  # pyright: ignore[reportPrivateUsage]
+    breaking = ["once"]
+
+    def broken(*arguments: Any) -> Any:
+        if breaking:
+            breaking.clear()
+            raise KeyboardInterrupt
+        return by_thread(*arguments)
+
+    monkeypatch.setattr(turnlog.commit, "_by_thread", broken)
+    if sync:
+        with pytest.raises(KeyboardInterrupt):
+            commit.run(ticket_of(Thread("a"), "a"))
+    else:
+        in_time(lambda: asyncio.run(commit.arun(ticket_of(Thread("a"), "a"))))
+    for name in "bc":
+        in_time(lambda name=name: commit.run(ticket_of(Thread(name), name)))
+        in_time(lambda name=name: asyncio.run(commit.arun(ticket_of(Thread(name), name))))
+    in_time(commit.close)
+    join_all_but(before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_outcome_that_cannot_be_taken_in_holds_up_no_other() -> None:
+    """Who was resolved before, in the same batch, is woken; the outcome of the other is unknown."""
+
+    class Broken(Thread):
+        def settle(
+            self, tickets: Sequence[Ticket], outcome: Outcome, decision: Decision | None
+        ) -> None:
+            del tickets, outcome, decision
+            raise RuntimeError
+
+    before = set(threading.enumerate())
+    commit = GroupCommit(TwoAtOnce(), PATIENCE)
+
+    async def main() -> list[BaseException | None]:
+        tickets = [ticket_of(Thread("fine"), "x"), ticket_of(Broken("broken"), "x")]
+        tasks = await started(commit, *tickets)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    found: list[BaseException | None] = []
+    in_time(lambda: found.extend(asyncio.run(main())))
+    assert list(map(type, found)) == [type(None), OutcomeUnknown]
+    in_time(commit.close)
+    join_all_but(before)
 
 
 def test_a_commit_that_breaks_harms_no_other() -> None:
@@ -310,11 +458,37 @@ def test_closing_waits_for_both() -> None:
         await asyncio.gather(*second, closing)
 
     asyncio.run(main())
-    for committer in set(threading.enumerate()) - before:
-        if committer.name == "turnlog":
-            committer.join(PATIENCE)
-            assert not committer.is_alive()
+    join_all_but(before)
     assert store.batches == [["a"], ["b"]]
+
+
+def join_all_but(before: set[threading.Thread]) -> None:
+    """See all OS threads end that were not there before."""
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("store", [ScriptedStore(), TwoAtOnce()], ids=["one", "two"])
+def test_what_was_committed_is_let_go_of(store: ScriptedStore) -> None:
+    """A committer who has nothing to do keeps nothing, and there are no more than are needed."""
+    before = set(threading.enumerate())
+    commit = GroupCommit(store, PATIENCE)
+    threads = [Thread(f"t{number}") for number in range(50)]
+    gone = [weakref.ref(thread) for thread in threads]
+
+    async def main() -> None:
+        for thread in threads:
+            await commit.arun(ticket_of(thread, "x"))
+        await asyncio.gather(*(commit.arun(ticket_of(thread, "y")) for thread in threads))
+
+    asyncio.run(main())
+    committers = [t for t in set(threading.enumerate()) - before if t.name == "turnlog"]
+    assert 1 <= len(committers) <= store.commits_at_once
+    threads.clear()
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 50
+    commit.close()
 
 
 # ---- all at once ----
