@@ -50,7 +50,7 @@ def alone_rows(url: str, repetitions: int, appends: int, *, peer: bool) -> Itera
             duration(median(owns)),
             f"{way}: {duration(median(others))}",
             f"{cost:.1f} x the speed" if speed else f"{cost:.2f} x the time",
-            "" if speed else at_most(1.5, cost, " x"),
+            at_most(1.5, cost, " x") if way == _TRANSACTION else "",
         )
 
 
