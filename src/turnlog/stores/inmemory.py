@@ -40,7 +40,7 @@ class InMemoryStore:
     """
 
     read_only = False
-    commits_at_once = 1
+    commits_at_once: int = 1
 
     def __init__(self) -> None:
         """Make an empty store."""

@@ -64,7 +64,7 @@ class JsonlStore:
     ) -> None:
         """Prepare a store; the disk is touched when the first thread is."""
         self.read_only = read_only
-        self.commits_at_once = 1  # more would take turns at one disk
+        self.commits_at_once: int = 1  # more would take turns at one disk
         self._lock_timeout = lock_timeout
         self._system = system or System()
         self._folders = Folders(self._system, os.path.abspath(root))

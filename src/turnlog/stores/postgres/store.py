@@ -58,7 +58,7 @@ class PostgresStore:
         """Prepare a store; the server is spoken to when the first thread is used."""
         self.read_only = read_only
         self._location = parse(url)
-        self.commits_at_once = min(_COMMITS, self._location.max_connections)
+        self.commits_at_once: int = min(_COMMITS, self._location.max_connections)
         self._connections = Connections(
             self._location, read_only=read_only, patience=max(lock_timeout, 0.1)
         )
