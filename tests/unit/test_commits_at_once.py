@@ -51,6 +51,17 @@ def gated(gates: int) -> tuple[list[Gate], TwoAtOnce, GroupCommit]:
     return held, store, GroupCommit(store, PATIENCE)
 
 
+async def two_under_way(
+    commit: GroupCommit, one: Gate, two: Gate
+) -> tuple[list[asyncio.Task[None]], list[asyncio.Task[None]]]:
+    """Have a commit of the thread "a" wait at one gate, and one of "b" at another."""
+    first = await started(commit, ticket_of(Thread("a"), "a"))
+    await reached(one)
+    second = await started(commit, ticket_of(Thread("b"), "b"))
+    await reached(two)
+    return first, second
+
+
 # ---- side by side ----
 
 
@@ -59,10 +70,7 @@ def test_two_commits_are_under_way_at_once() -> None:
     (one, two), store, commit = gated(2)
 
     async def main() -> None:
-        first = await started(commit, ticket_of(Thread("a"), "a"))
-        await reached(one)
-        second = await started(commit, ticket_of(Thread("b"), "b"))
-        await reached(two)
+        first, second = await two_under_way(commit, one, two)
         rest = await started(commit, *(ticket_of(Thread(name), name) for name in "cde"))
         assert store.batches == [["a"], ["b"]]
         two.opened.set()
@@ -143,10 +151,7 @@ def test_a_burst_is_divided() -> None:
     (one, two), store, commit = gated(2)
 
     async def main() -> None:
-        first = await started(commit, ticket_of(Thread("a"), "a"))
-        await reached(one)
-        second = await started(commit, ticket_of(Thread("b"), "b"))
-        await reached(two)
+        first, second = await two_under_way(commit, one, two)
         rest = await started(commit, *(ticket_of(Thread(name), name) for name in "cdefg"))
         one.opened.set()
         two.opened.set()
@@ -163,10 +168,7 @@ def test_the_rest_of_a_burst_finds_another_leader() -> None:
     (one, two, three), store, commit = gated(3)
 
     async def main() -> None:
-        first = await started(commit, ticket_of(Thread("a"), "a"))
-        await reached(one)
-        second = await started(commit, ticket_of(Thread("b"), "b"))
-        await reached(two)
+        first, second = await two_under_way(commit, one, two)
         rest = await started(commit, *(ticket_of(Thread(name), name) for name in "cdef"))
         two.opened.set()
         await asyncio.gather(*second)
@@ -442,10 +444,7 @@ def test_closing_waits_for_both() -> None:
     (one, two), store, commit = gated(2)
 
     async def main() -> None:
-        first = await started(commit, ticket_of(Thread("a"), "a"))
-        await reached(one)
-        second = await started(commit, ticket_of(Thread("b"), "b"))
-        await reached(two)
+        first, second = await two_under_way(commit, one, two)
         closing = asyncio.create_task(asyncio.to_thread(commit.close))
         while not commit._closed:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110
             await asyncio.sleep(0)
