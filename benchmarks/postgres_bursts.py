@@ -62,7 +62,7 @@ def burst_rows(url: str, repetitions: int, sizes: Sizes, *, peer: bool) -> Itera
         for repetition in range(repetitions)
     ]
     cases = (
-        (f"{sizes.threads:,} new threads are opened and appended to at once", None),
+        (f"{sizes.threads:,} new threads are opened and appended to at once", 10),
         (f"{sizes.threads:,} open threads are appended to at once", 10),
         (f"{_TASKS} tasks append to one thread", None),
     )
