@@ -85,7 +85,7 @@ def _way(kind: str, connections: int) -> str:
     return f"{kind}, {connections} connection{'s' if connections > 1 else ''}"
 
 
-# A pool of bare inserts keeps less than turnlog does, and has eight or more at a time.
+# A pool of bare inserts keeps less than turnlog does, and has several at a time.
 _AIMS: Final = {_way(_BARE, 1)} | {_way(_BOTH, connections) for connections in _POOLS}
 
 

@@ -6,6 +6,7 @@ Source: design, section 4, point 7.
 from __future__ import annotations
 
 import importlib
+import math
 import threading
 import time
 from contextlib import suppress
@@ -74,10 +75,10 @@ def wait_interruptibly(wait: Callable[[float], bool], seconds: float | None = No
     Returns:
         Whether it has come.
     """
-    deadline = None if seconds is None else time.monotonic() + seconds
+    deadline = time.monotonic() + (math.inf if seconds is None else seconds)
     while True:
-        left = _LOOK if deadline is None else deadline - time.monotonic()
+        left = deadline - time.monotonic()
         if wait(max(0.0, min(left, _LOOK))):
             return True
-        if left <= _LOOK and deadline is not None:
+        if left <= _LOOK:
             return False

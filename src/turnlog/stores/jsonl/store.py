@@ -54,6 +54,8 @@ class JsonlStore:
         system: the operating system's calls; tests give one that fails.
     """
 
+    commits_at_once: int = 1  # more would take turns at one disk
+
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -64,7 +66,6 @@ class JsonlStore:
     ) -> None:
         """Prepare a store; the disk is touched when the first thread is."""
         self.read_only = read_only
-        self.commits_at_once: int = 1  # more would take turns at one disk
         self._lock_timeout = lock_timeout
         self._system = system or System()
         self._folders = Folders(self._system, os.path.abspath(root))

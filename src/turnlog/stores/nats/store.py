@@ -41,10 +41,11 @@ class NatsStore:
         UnknownStore: the URL cannot be read.
     """
 
+    commits_at_once: int = 1
+
     def __init__(self, url: str, *, read_only: bool = False, lock_timeout: float = 30.0) -> None:
         """Prepare a store; the servers are spoken to when the first thread is used."""
         self.read_only = read_only
-        self.commits_at_once: int = 1
         self._location = parse(url)
         self._patience = max(lock_timeout, 0.1)
         self._committing = Session(self._location, BorrowedLoop)
