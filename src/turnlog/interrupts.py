@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 # What the signal module itself calls, without its enums: they take longer than all of a ticket.
 _signals: Final[Any] = importlib.import_module("_signal")
 
-_LOOK: Final = 1.0  # seconds
+# Seconds. A signal wakes what waits only where it reaches the main thread, and only once that has
+# begun to wait: for one that comes as it is about to, or that the system gives to another OS thread,
+# whoever may wait for long has to look.
+LOOK: Final = 1.0
 
 
 class Uninterrupted:
@@ -64,10 +67,6 @@ def restore_interrupts() -> None:
 def wait_interruptibly(wait: Callable[[float], bool], seconds: float | None = None) -> bool:
     """Wait, and let Ctrl-C through within a second. Blocks.
 
-    A signal wakes a wait in Python only if it reaches the main thread, and only once that has
-    begun to wait: one that comes as it is about to, or that the system gives to another OS thread,
-    would be seen when the wait is over.
-
     Args:
         wait: waits at most so many seconds, and says whether what it waits for has come.
         seconds: how long to wait; None is for ever.
@@ -78,7 +77,7 @@ def wait_interruptibly(wait: Callable[[float], bool], seconds: float | None = No
     deadline = time.monotonic() + (math.inf if seconds is None else seconds)
     while True:
         left = deadline - time.monotonic()
-        if wait(max(0.0, min(left, _LOOK))):
+        if wait(max(0.0, min(left, LOOK))):
             return True
-        if left <= _LOOK:
+        if left <= LOOK:
             return False

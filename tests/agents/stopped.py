@@ -236,11 +236,20 @@ def presses_at_each_line(root: str, kind: str, model: str, step: str) -> None:
 
 
 class _Press(_SecondPress):
-    """Presses Ctrl-C so many lines of Python on, or after them, where turnlog is to take it."""
+    """Presses Ctrl-C so many lines of Python on, or after them, where turnlog is to take it.
+
+    Only the lines of a file whose path ends so are counted.
+    """
 
     pressed = False
 
-    def trace(self, _: FrameType, event: str, __: object) -> Any:
+    def __init__(self, lines: int, file: str = "") -> None:
+        super().__init__(lines)
+        self._file = file
+
+    def trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.endswith(self._file):
+            return None
         if self.armed and event == "line":
             self.left -= 1
             if self.left <= 0 and signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -277,6 +286,30 @@ def presses_in_a_stream(root: str, kind: str, model: str, step: str) -> None:
             say(f"{lines} {good or (said, lost, turns)}")
             gc.collect()
             lines, more = lines + int(step), press.pressed
+    faulthandler.cancel_dump_traceback_later()
+
+
+def presses_where_it_is_taken(root: str, kind: str, model: str) -> None:
+    """Press Ctrl-C at each line of what takes it, near a stream's end; say whether it is told."""
+    faulthandler.dump_traceback_later(_LONGEST, exit=True)
+    agent, lines, more = AGENTS[kind](model), 1, True
+    with Memory(root) as memory:
+        while more:
+            mem, press = memory.open(str(lines)), _Press(lines, "blocking.py")
+            said, raised, press.armed = "", "", True
+            try:
+                for piece in turnlog.stream(agent, QUESTION, memory=mem):
+                    said += piece
+                    if said == "It is ":
+                        sys.settrace(press.trace)
+            except BaseException as error:  # noqa: BLE001 - it is what the test looks at
+                raised = type(error).__name__
+            sys.settrace(None)
+            kept = "".join(text for _, text, _ in turns_of(mem.messages())[1:])
+            wanted = "KeyboardInterrupt" if press.pressed else ""
+            good = raised == wanted and kept.startswith(said) and bool(said)
+            say(f"{lines} {good or (raised, said, kept)}")
+            lines, more = lines + 1, press.pressed
     faulthandler.cancel_dump_traceback_later()
 
 

@@ -131,6 +131,15 @@ def test_ctrl_c_at_each_line_of_a_stream(
         check_each_line(process)
 
 
+def test_ctrl_c_at_each_line_of_what_takes_it(
+    provider: Provider, one_model: str, root: Path
+) -> None:
+    """No Ctrl-C is lost, at whichever line of what waits for it, and gives it back, it comes."""
+    provider.reply = in_pieces
+    with stopping("presses_where_it_is_taken", root, "ours", one_model) as process:
+        check_each_line(process)
+
+
 # ---- the program ends ----
 
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from turnlog.errors import RunningLoop, WritebackFailed
+from turnlog.interrupts import LOOK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -79,16 +80,10 @@ def run_in(runner: asyncio.Runner, work: Callable[[], Coroutine[Any, Any, _Retur
     """Run an async function to its end in a loop. Raises as `run_blocking` does."""
     with _CtrlC(runner.get_loop()) as pressed:
         try:
-            result = runner.run(pressed.cancelling(work()), context=contextvars.copy_context())
-        except BaseException as error:
+            return runner.run(pressed.cancelling(work()), context=contextvars.copy_context())
+        except BaseException:
             pressed.finish(runner)
-            if pressed.times:
-                lost = error if isinstance(error, WritebackFailed) else None
-                raise KeyboardInterrupt from lost
             raise
-    if pressed.times:
-        raise KeyboardInterrupt
-    return result
 
 
 class _CtrlC:
@@ -107,20 +102,24 @@ class _CtrlC:
     def __enter__(self) -> Self:
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            with suppress(ValueError, RuntimeError, NotImplementedError):  # where there is none
-                # For it wakes the loop, also where the signal comes as that is about to wait.
-                self._loop.add_signal_handler(signal.SIGINT, lambda: None)
+            with suppress(ValueError):  # a subinterpreter has no signals
+                # Not the loop's own way, which has a handler that does nothing in between: a
+                # Ctrl-C that came just then would be lost.
                 signal.signal(signal.SIGINT, self._press)
                 self._taken = True
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Give it back, and raise what was pressed, whatever else has ended the work."""
         if self._taken:
-            self._loop.remove_signal_handler(signal.SIGINT)  # gives it back to Python's own
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self.times:
+            raise KeyboardInterrupt from error if isinstance(error, WritebackFailed) else None
 
     def _press(self, number: int, frame: FrameType | None) -> None:
         self.times += 1
         if self.times > _MOST_PRESSES:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.default_int_handler(number, frame)
         if self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
@@ -130,7 +129,15 @@ class _CtrlC:
         self._task = asyncio.current_task()
         if self.times and self._task is not None:  # before it had begun
             self._task.cancel()
-        return await work
+        self._look()
+        try:
+            return await work
+        finally:
+            self._next_look.cancel()
+
+    def _look(self) -> None:
+        """Wake the loop now and then: a signal may have come as it was about to wait."""
+        self._next_look = self._loop.call_later(LOOK, self._look)
 
     def finish(self, runner: asyncio.Runner) -> None:
         """Let what somebody else's handler broke off come to its end: it may be writing."""
