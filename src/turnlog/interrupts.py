@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _signals: Final[Any] = importlib.import_module("_signal")
 
 # Seconds. A signal wakes what waits only where it reaches the main thread, and only once that has
-# begun to wait: for one that comes as it is about to, or that the system gives to another OS thread,
-# whoever may wait for long has to look.
+# begun to wait: for one that comes as it is about to, or that the system gives to another OS
+# thread, whoever may wait for long has to look.
 LOOK: Final = 1.0
 
 

@@ -196,23 +196,33 @@ HOW: dict[str, Callable[[Any, MemoryThread, _Hears], None]] = {
 
 
 class _SecondPress:
-    """Presses Ctrl-C at the first piece of text, and again so many lines of Python after it."""
+    """Presses Ctrl-C at the first piece of text, and again so many lines of Python after it.
 
-    def __init__(self, lines: int) -> None:
+    Only the lines of files whose paths end so are counted.
+    """
+
+    def __init__(self, lines: int, file: str = "") -> None:
         self.left = lines
         self.armed = False
+        self._file = file
 
     def hear(self, _: str) -> None:
         self.armed = True
         os.kill(os.getpid(), signal.SIGINT)
 
-    def trace(self, _: FrameType, event: str, __: object) -> Any:
+    def trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.endswith(self._file):
+            return None
         if self.armed and event == "line":
             self.left -= 1
-            ended = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-            if self.left == 0 and not ended:
-                os.kill(os.getpid(), signal.SIGINT)
+            if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+                self.press()
         return self.trace
+
+    def press(self) -> None:
+        """Press, where it is time, while it is turnlog that takes it."""
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def presses_at_each_line(root: str, kind: str, model: str, step: str) -> None:
@@ -236,26 +246,15 @@ def presses_at_each_line(root: str, kind: str, model: str, step: str) -> None:
 
 
 class _Press(_SecondPress):
-    """Presses Ctrl-C so many lines of Python on, or after them, where turnlog is to take it.
-
-    Only the lines of a file whose path ends so are counted.
-    """
+    """Presses Ctrl-C once: so many lines of Python on or, if it is not taken there, after them."""
 
     pressed = False
 
-    def __init__(self, lines: int, file: str = "") -> None:
-        super().__init__(lines)
-        self._file = file
-
-    def trace(self, frame: FrameType, event: str, _: object) -> Any:
-        if not frame.f_code.co_filename.endswith(self._file):
-            return None
-        if self.armed and event == "line":
-            self.left -= 1
-            if self.left <= 0 and signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-                self.pressed, self.armed = True, False
-                os.kill(os.getpid(), signal.SIGINT)
-        return self.trace
+    def press(self) -> None:
+        """Press, where it is time, while it is turnlog that takes it."""
+        if self.left <= 0:
+            self.pressed, self.armed = True, False
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def presses_in_a_stream(root: str, kind: str, model: str, step: str) -> None:
