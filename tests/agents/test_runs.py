@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -209,6 +210,26 @@ def test_one_agent_runs_before_and_after_a_fork(
     inputs = ["before", "child run", "child arun", "after"]
     pairs = [(("user", text), ("assistant", f"re {text}")) for text in inputs]
     assert said(stored.reopened()) == [turn for pair in pairs for turn in pair]
+
+
+def test_no_thread_that_used_tls_ends_with_a_run(
+    monkeypatch: pytest.MonkeyPatch, model: str, make: Make, perform: Perform, stored: Stored
+) -> None:
+    """What made a model goes on: with what OpenSSL locks at its end, a fork would hang (C28)."""
+    threads: list[threading.Thread] = []
+    create = ssl.create_default_context
+
+    def noted(*args: Any, **kwargs: Any) -> ssl.SSLContext:
+        threads.append(threading.current_thread())
+        return create(*args, **kwargs)
+
+    monkeypatch.setattr(ssl, "create_default_context", noted)
+    perform(make(model), "Hi", memory=stored.mem)
+    assert threads
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(0.2)
+        assert thread.is_alive()
 
 
 name_of_caller: ContextVar[str] = ContextVar("name_of_caller")

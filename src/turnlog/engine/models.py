@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 from weakref import finalize, ref
 
-import anyio
-import anyio.to_thread
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP, AnthropicModelProfile
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 DEFAULT_MAX_TOKENS: Final = 4096
+_MOST_MAKERS: Final = 8
 
 # Which provider a bare name belongs to. OpenAI's is the endpoint that others' servers speak too.
 _BARE_NAMES: Final = (
@@ -145,10 +145,26 @@ async def made(model: object, subject: str) -> Model:
     """
     if isinstance(model, Model) or model == OFFLINE:
         return _made(cast("object", model), subject)
-    alone = anyio.CapacityLimiter(1)  # it must not wait for a thread behind tools that block
-    return await anyio.to_thread.run_sync(
-        _made, model, subject, abandon_on_cancel=True, limiter=alone
-    )
+    return await asyncio.get_running_loop().run_in_executor(_makers, _made, model, subject)
+
+
+def _new_makers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_MOST_MAKERS, "turnlog-model")
+
+
+# Threads of their own, that no tool blocks; and that do not end with a run: a thread that has used
+# OpenSSL takes a lock of its when it ends, which in the child of a fork at that moment nobody gives
+# back, so that the child would hang at its first TLS context.
+_makers = _new_makers()
+
+
+def _after_fork() -> None:
+    global _makers  # noqa: PLW0603 - its threads are the parent's
+    _makers = _new_makers()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _made(model: object, subject: str) -> Model:
