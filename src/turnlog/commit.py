@@ -41,7 +41,7 @@ from turnlog.stores.base import Outcome, Read
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Position, Store
@@ -266,7 +266,7 @@ class GroupCommit:
             self._queue.append(ticket)
             if self._napping:
                 self._changed.notify_all()
-            if self._told or not self._lacks_leader(ticket.log.key):
+            if not self._lacks_leader((ticket,)):
                 return {}
             return {} if in_loop and self._tell_committer() else self._take()
 
@@ -277,14 +277,15 @@ class GroupCommit:
 
     # ---- leading ----
 
-    def _lacks_leader(self, key: ThreadKey) -> bool:
-        """Tell whether one more is to lead, for a ticket on a thread. The caller holds the mutex.
+    def _lacks_leader(self, tickets: Iterable[Ticket]) -> bool:
+        """Tell whether one more is to lead, for one of these tickets. The caller holds the mutex.
 
         Who was told to lead, and has taken nothing yet, will take it; so will who has its thread.
         """
         if self._told or self._leaders >= self._most_leaders:
             return False
-        return not any(key in entries for entries in self._under_way.values())
+        under_way = self._under_way.values()
+        return any(all(ticket.log.key not in taken for taken in under_way) for ticket in tickets)
 
     def _take(self) -> _Entries:
         """Take what is queued, as a leader, but for others' threads. The caller holds the mutex.
@@ -299,9 +300,7 @@ class GroupCommit:
         self._queue = waiting + rest
         if not entries:
             self._leave()
-        elif self._leaders < self._most_leaders and any(
-            self._lacks_leader(ticket.log.key) for ticket in rest
-        ):
+        elif self._lacks_leader(rest):
             self._tell_committer()
         return entries
 
@@ -372,7 +371,7 @@ class GroupCommit:
             self._committers.discard(this)
             if this in self._under_way:
                 self._leave()
-            if self._queue and self._leaders < self._most_leaders:
+            if self._lacks_leader(self._queue):
                 self._tell_committer()
 
     def _leave_room(self, entries: _Entries) -> None:
