@@ -188,7 +188,6 @@ class GroupCommit:
         self._under_way: dict[int, _Entries] = {}  # what each leader has, by its OS thread
         self._committers: set[int] = set()  # their OS threads
         self._told = 0  # committers who have been told to lead, and have taken nothing yet
-        self._idle = 0  # committers who wait to be told
         self._napping = 0  # leaders who have nothing but what is locked
         self._closed = False
 
@@ -196,6 +195,11 @@ class GroupCommit:
     def _leaders(self) -> int:
         """Who lead, and who have been told to."""
         return len(self._under_way) + self._told
+
+    @property
+    def _idle(self) -> int:
+        """How many committers wait to be told, or have been told just now."""
+        return len(self._committers - self._under_way.keys())
 
     # ---- callers ----
 
@@ -349,9 +353,7 @@ class GroupCommit:
 
     def _leave(self) -> None:
         """Lead no more. The caller holds the mutex."""
-        this = threading.get_ident()
-        del self._under_way[this]
-        self._idle += this in self._committers
+        del self._under_way[threading.get_ident()]
         if self._closed:
             self._changed.notify_all()
 
@@ -369,6 +371,7 @@ class GroupCommit:
             _wake(futures)
             self._leave_room(entries)
             self._committers.discard(this)
+            self._told = min(self._told, self._idle)  # it may have been told, and taken nothing
             if this in self._under_way:
                 self._leave()
             if self._lacks_leader(self._queue):
@@ -392,7 +395,7 @@ class GroupCommit:
                 committer.start()
             except RuntimeError:  # the interpreter is ending, or has no more threads to give
                 return False
-            self._idle += 1
+            self._committers.add(cast("int", committer.ident))
         self._told += 1
         self._changed.notify_all()
         return True
@@ -410,9 +413,7 @@ class GroupCommit:
                 self._changed.wait_for(lambda: self._told or self._ended())
                 if not self._told:
                     return
-                self._committers.add(threading.get_ident())
                 self._told -= 1
-                self._idle -= 1
                 entries = self._take()
             self._lead(entries, None)
             del entries  # or it would keep their threads until it leads again

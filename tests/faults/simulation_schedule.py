@@ -93,11 +93,17 @@ class Schedule:
         self._unwinding = False
         self._steps = 0
 
-    def add(self, work: Callable[[], object], process: object, *, serves: bool = False) -> None:
-        """Add a thread; it waits for its turn."""
+    def add(
+        self, work: Callable[[], object], process: object, *, serves: bool = False
+    ) -> int | None:
+        """Add a thread, which waits for its turn; give its ident."""
+        if self._unwinding:
+            message = "no more threads, as at the end of the interpreter"
+            raise RuntimeError(message)
         actor = Actor(self, work, process, serves=serves)
         actor.start()
         self._actors.append(actor)
+        return actor.ident
 
     def run(self) -> None:
         """Have all of them run until each has done its work or was stopped."""
@@ -220,12 +226,13 @@ class Committer:
     ) -> None:
         """Prepare it."""
         del name, daemon
+        self.ident: int | None = None
         self._schedule = schedule
         self._target = target
 
     def start(self) -> None:
         """Have it run in turn with the others."""
-        self._schedule.add(self._target, self._schedule.process, serves=True)
+        self.ident = self._schedule.add(self._target, self._schedule.process, serves=True)
 
 
 class InTurn:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
+import sys
 import threading
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -282,6 +285,25 @@ def test_an_interrupt_in_the_committer_does_not_end_it(kind: type[BaseException]
     in_time(lambda: asyncio.run(main()))
     assert isinstance(found[0], OutcomeUnknown)
     assert found[1:] == [None] * 49
+    in_time(commit.close)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_committer_that_is_ended_is_replaced() -> None:
+    """What ends an idle committer from outside, as it is told to lead, leaves nobody waiting."""
+    before = set(threading.enumerate())
+    commit = GroupCommit(ScriptedStore(), 1.0)
+    asyncio.run(commit.arun(ticket_of(Thread("t"), "x")))
+    (committer,) = set(threading.enumerate()) - before
+    ident = committer.ident or 0
+    while sys._current_frames()[ident].f_code is not threading.Condition.wait.__code__:  # pyright: ignore[reportPrivateUsage]
+        time.sleep(0.001)
+    end = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    assert end(ctypes.c_ulong(ident), ctypes.py_object(SystemExit)) == 1
+    in_time(lambda: asyncio.run(commit.arun(ticket_of(Thread("t"), "y"))))
+    in_time(lambda: asyncio.run(commit.arun(ticket_of(Thread("t"), "z"))))
+    committer.join(PATIENCE)
+    assert not committer.is_alive()
     in_time(commit.close)
 
 
