@@ -26,11 +26,9 @@ Knows `stores.base` only. Source: design, section 5, and section 4, point 7.
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
 
@@ -38,117 +36,21 @@ from turnlog.errors import Closed, LockTimeout, NotWritten, OutcomeUnknown, Turn
 from turnlog.interrupts import Uninterrupted
 from turnlog.room import Room
 from turnlog.stores.base import Outcome, Read
+from turnlog.ticket import wake
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Iterable, Sequence
 
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Position, Store
+    from turnlog.ticket import Decision, Futures, Log, Ticket
 
-    _Futures = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
     _Entries = dict[ThreadKey, "_Entry"]
 
 _MOST_WAITING: Final = 64 << 20  # bytes
 _ENOUGH: Final = 512  # tickets of one commit, where the store takes several commits at once
 _SHORTEST_NAP: Final = 0.0002
 _LONGEST_NAP: Final = 0.002
-
-
-class Log(Protocol):
-    """The thread that tickets belong to, as a commit sees it."""
-
-    @property
-    def key(self) -> ThreadKey:
-        """Its key."""
-        ...
-
-    @property
-    def position(self) -> Position:
-        """How far its working set has read."""
-        ...
-
-    def decide(self, tickets: Sequence[Ticket], news: Read) -> Decision:
-        """Decide what the tickets append after the news."""
-        ...
-
-    def settle(
-        self, tickets: Sequence[Ticket], outcome: Outcome, decision: Decision | None
-    ) -> None:
-        """Take in what was committed, and note in each ticket that failed its error.
-
-        The decision is the last one that led to the outcome; None where none was asked for.
-        """
-        ...
-
-
-class Ticket(Struct, eq=False):
-    """One append on its way.
-
-    Attributes:
-        log: the thread.
-        lines: the lines to append; none to read forward only.
-        key: the idempotency key.
-        expect: the number of turns that the thread must hold.
-        size: how much room it takes, in bytes, about.
-        deadline: when it fails, if its thread is locked until then; by the monotonic clock.
-        error: why it failed; None where it did not, once it is done.
-        done: whether its outcome is known.
-        refusal: why it appends nothing, as it was decided last.
-        dependent: whether that decision holds only if the lines are committed.
-        waiter: what wakes the OS thread that waits for it.
-        future: what wakes the task that waits for it.
-    """
-
-    log: Log
-    lines: Sequence[bytes] = ()
-    key: str | None = None
-    expect: int | None = None
-    size: int = 0
-    deadline: float = 0.0
-    error: Exception | None = None
-    done: bool = False
-    refusal: TurnlogError | None = None
-    dependent: bool = False
-    waiter: threading.Event | None = None
-    future: asyncio.Future[None] | None = None
-
-    def raise_error(self) -> None:
-        """Raise what made it fail, if anything did."""
-        if self.error is not None:
-            raise self.error
-
-    def wait(self) -> None:
-        """Wait until the outcome is known. Blocks."""
-        if not self.done:
-            waiter = self.waiter = threading.Event()
-            if not self.done:  # else who resolved it may have seen no waiter yet
-                waiter.wait()
-
-    def wait_in_loop(self) -> asyncio.Future[None]:
-        """Prepare to be awaited in the running loop."""
-        self.future = _outcome_type()()
-        return self.future
-
-    def resolve(self, futures: _Futures) -> None:
-        """Say that the outcome is known: wake its thread, or note its future by its loop."""
-        self.done = True
-        if self.waiter is not None:
-            self.waiter.set()
-        if self.future is not None:
-            futures.setdefault(self.future.get_loop(), []).append(self.future)
-
-
-class Decision(Struct, gc=False):
-    """What a batch's tickets on one thread append; each ticket knows if it is refused.
-
-    Attributes:
-        lines: the lines to append.
-        keys: the idempotency keys of those lines, with their positions in the thread.
-    """
-
-    lines: list[bytes] = []
-    keys: dict[str, int] = {}
 
 
 class _Entry(Struct, eq=False):
@@ -359,7 +261,7 @@ class GroupCommit:
 
     def _break_off(self) -> None:
         """Resolve what a leader had who cannot go on, and have another lead the others."""
-        futures: _Futures = {}
+        futures: Futures = {}
         with self._mutex:
             this = threading.get_ident()
             entries = self._under_way.get(this, {})
@@ -368,7 +270,7 @@ class GroupCommit:
                     if not ticket.done and ticket not in self._queue:
                         ticket.error = ticket.error or _unknown(entry.key, None)
                         ticket.resolve(futures)
-            _wake(futures)
+            wake(futures)
             self._leave_room(entries)
             self._committers.discard(this)
             self._told = min(self._told, self._idle)  # it may have been told, and taken nothing
@@ -422,7 +324,7 @@ class GroupCommit:
         """Commit entries; give the tickets that are busy, and what must not be swallowed."""
         busy: list[Ticket] = []
         raised: BaseException | None = None
-        futures: _Futures = {}
+        futures: Futures = {}
         try:
             settled = list(zip(entries, self._store.commit(entries), strict=True))
         except BaseException as error:  # noqa: BLE001 - others wait for an outcome
@@ -437,7 +339,7 @@ class GroupCommit:
                 for ticket in entry.tickets:
                     ticket.resolve(futures)
         finally:
-            _wake(futures)
+            wake(futures)
         return busy, raised
 
     # ---- the end ----
@@ -492,7 +394,7 @@ def _by_thread(
     return entries, waiting, []
 
 
-def _still_in_time(tickets: list[Ticket], timeout: float, futures: _Futures) -> list[Ticket]:
+def _still_in_time(tickets: list[Ticket], timeout: float, futures: Futures) -> list[Ticket]:
     """Fail the tickets of a locked thread that have waited long enough; give the others."""
     waiting: list[Ticket] = []
     now = time.monotonic()
@@ -518,27 +420,3 @@ def _unknown(key: ThreadKey, error: BaseException | None) -> OutcomeUnknown:
     )
     unknown.__cause__ = error
     return unknown
-
-
-def _wake(futures: _Futures) -> None:
-    for loop, done in futures.items():
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            loop.call_soon_threadsafe(_finish, done)
-
-
-def _finish(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        future.set_result(None)
-
-
-@functools.cache
-def _outcome_type() -> type[asyncio.Future[None]]:
-    import asyncio  # noqa: PLC0415 - takes as long to import as all the rest
-
-    class Uncancelled(asyncio.Future[None]):
-        """A future that cannot be cancelled: the task that awaits it is, once it has a result."""
-
-        def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - the base's signature
-            return False
-
-    return Uncancelled

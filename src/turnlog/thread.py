@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from turnlog.capability import Capability, require
 from turnlog.codec import encode_turn
-from turnlog.commit import GroupCommit, Ticket
 from turnlog.conversation import Conversation
 from turnlog.errors import Closed, InvalidTurn, ReadOnly
 from turnlog.message import Message, Role, Scalar
 from turnlog.news import News, check_wait
+from turnlog.ticket import Ticket
 from turnlog.turnlock import TurnLock, TurnQueue
 from turnlog.workingset import WorkingSet, again
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping, Sequence
 
+    from turnlog.commit import GroupCommit
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Problem, Store
 

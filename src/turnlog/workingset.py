@@ -17,7 +17,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, SupportsIndex, overload
 
 from turnlog.codec import decode_turn
-from turnlog.commit import Decision
 from turnlog.conversation import Conversation
 from turnlog.errors import (
     Closed,
@@ -30,11 +29,12 @@ from turnlog.errors import (
 )
 from turnlog.message import Message
 from turnlog.stores.base import in_order
+from turnlog.ticket import Decision
 
 if TYPE_CHECKING:
-    from turnlog.commit import Ticket
     from turnlog.names import ThreadKey
     from turnlog.stores.base import Outcome, Position, Problem, Read
+    from turnlog.ticket import Ticket
 
 
 class Turns(Sequence[Message]):

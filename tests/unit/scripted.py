@@ -7,12 +7,14 @@ import threading
 from typing import TYPE_CHECKING
 
 from turnlog import ThreadKey
-from turnlog.commit import Decision, GroupCommit, Ticket
 from turnlog.stores.base import START, Append, Outcome, Position, Read
 from turnlog.stores.inmemory import InMemoryStore
+from turnlog.ticket import Decision, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from turnlog.commit import GroupCommit
 
 PATIENCE = 10.0  # a watchdog, in seconds
 

@@ -28,9 +28,10 @@ from scripted import (
 
 import turnlog.commit
 from turnlog import Closed, LockTimeout, NotWritten, OutcomeUnknown
-from turnlog.commit import Decision, GroupCommit, Ticket
+from turnlog.commit import GroupCommit
 from turnlog.stores.base import Append, Outcome, Read
 from turnlog.stores.inmemory import InMemoryStore
+from turnlog.ticket import Decision, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
