@@ -54,7 +54,7 @@ def giving(value: object) -> Callable[[], object]:
         ([Place("B")], '[{"shelf":"B","level":0}]'),
         (Place("B", 3), '{"shelf":"B","level":3}'),
         (dt.date(2026, 12, 24), "2026-12-24"),
-        (Odd(), "odd"),
+        pytest.param(Odd(), "odd", id="odd"),
     ],
     ids=repr,
 )

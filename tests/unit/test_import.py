@@ -92,7 +92,9 @@ def _public_members() -> list[tuple[str, Any]]:
     return [(name, each) for name, each in found if callable(each) or isinstance(each, property)]
 
 
-@pytest.mark.parametrize(("name", "member"), _public_members(), ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("name", "member"), [pytest.param(*each, id=each[0]) for each in _public_members()]
+)
 def test_every_public_method_and_property_is_documented(name: str, member: Any) -> None:
     """Each method and property of a public class says what it does."""
     assert inspect.getdoc(member), name
