@@ -279,6 +279,19 @@ def test_a_store_goes_on_over_a_restart(
     stop()
 
 
+def test_a_connection_that_is_given_up_is_closed(
+    make: Callable[..., NatsStore], proxy: Proxy, nats_url: str
+) -> None:
+    """Where a server says nothing, the next is asked, and no socket is left open (a warning is)."""
+    store = make(proxy.url(nats_url))
+    position = append(store, "before").position
+    silent = proxy.when("to_client", b"INFO", "black_hole")
+    proxy.drop()
+    append(store, "after", at=position)
+    assert silent.happened.is_set()
+    assert texts_of(store) == ["before", "after"]
+
+
 def test_a_stream_that_was_deleted_is_made_anew(
     make: Callable[..., NatsStore], nats_server: NatsServer, nats_url: str
 ) -> None:

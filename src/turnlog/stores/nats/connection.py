@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable
 
+    from nats.aio.client import Srv
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
@@ -38,6 +39,15 @@ _AGAIN: Final = 0.1  # seconds between two tries to connect to a server
 _PING: Final = 10  # seconds between two looks whether an idle connection is still there
 _PROBE: Final = 1  # seconds
 _DENIED: Final = re.compile(r'permissions violation for publish to "(.*)"')
+
+
+class _Client(Client):
+    """The package's client; but where a server gave no answer, that connection is closed."""
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        if self._transport is not None:
+            self._transport.close()  # else it would be dropped as it is: a socket left open
+        await super()._connect_to_server(s)
 
 
 class Connection:
@@ -178,7 +188,7 @@ class Connection:
                 await asyncio.sleep(_AGAIN)
 
     async def _connect(self, deadline: Deadline) -> Client:
-        client = Client()
+        client = _Client()
         barred: asyncio.Future[Refused] = asyncio.get_running_loop().create_future()
         connecting = asyncio.ensure_future(client.connect(**self._options(client, barred)))
         try:
