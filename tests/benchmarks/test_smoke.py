@@ -9,6 +9,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
+_LONGEST: Final = 500  # seconds; a watchdog
+pytestmark = pytest.mark.timeout(_LONGEST + 20)
+
 RUN: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "run.py"
 
 PEERS: Final = {"agents": "SQLiteSession", "langchain_community": "FileChatMessageHistory"}
@@ -148,7 +153,7 @@ def smoke(folder: Path, *, missing: str = "") -> subprocess.CompletedProcess[str
         capture_output=True,
         encoding="utf-8",
         check=False,
-        timeout=110,
+        timeout=_LONGEST,
     )
 
 
