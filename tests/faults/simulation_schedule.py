@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from turnlog import commit
+from turnlog import commit, ticket
 from turnlog.stores.jsonl import writer
 
 if TYPE_CHECKING:
@@ -279,6 +279,7 @@ def stand_ins(schedule: Schedule) -> Generator[None]:
     )
     with (
         patch.object(commit, "threading", threads),
+        patch.object(ticket, "threading", threads),
         patch.object(writer, "ThreadPoolExecutor", InTurn),
         patch.object(time, "sleep", do_not_sleep),
     ):
