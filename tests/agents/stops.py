@@ -108,7 +108,12 @@ def _others() -> set[asyncio.Task[Any]]:
 
 
 def _our_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith(_THREADS)}
+    """Give those that are to end; what makes models goes on, for whoever forks."""
+    return {
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith(_THREADS) and not thread.name.startswith("turnlog-model")
+    }
 
 
 def remembering(

@@ -131,6 +131,28 @@ turnlog.Agent(model=FunctionModel(reply), tools=[bye]).run("Stop.", memory=mem)
         assert texts(memory.open("t")) == ["Stop.", "Goodbye."]
 
 
+@pytest.mark.usefixtures("provider")
+def test_a_run_as_the_process_ends_is_told() -> None:
+    """Where the interpreter gives no more threads, the error says which agent went unheard."""
+    program = """
+import atexit
+import turnlog
+
+agent = turnlog.Agent(model="anthropic:claude-haiku-4-5")
+
+@atexit.register
+def last():
+    try:
+        agent.run("Goodbye.")
+    except turnlog.ModelFailed as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], timeout=60, check=True, capture_output=True, text=True
+    )
+    assert "agent 'agent': claude-haiku-4-5 of anthropic could not reply" in done.stdout
+
+
 def test_another_runs_error_is_left_as_it_is(memory: Memory) -> None:
     """What a callback raises of another run keeps its own, and this run's turns are written."""
     mem = memory.open("t")

@@ -145,7 +145,11 @@ async def made(model: object, subject: str) -> Model:
     """
     if isinstance(model, Model) or model == OFFLINE:
         return _made(cast("object", model), subject)
-    return await asyncio.get_running_loop().run_in_executor(_makers, _made, model, subject)
+    try:
+        making = asyncio.get_running_loop().run_in_executor(_makers, _made, model, subject)
+    except RuntimeError:  # the interpreter is ending, and has no more threads to give
+        return _made(model, subject)
+    return await making
 
 
 def _new_makers() -> ThreadPoolExecutor:
