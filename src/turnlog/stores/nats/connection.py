@@ -45,8 +45,9 @@ class _Client(Client):
     """The package's client; but where a server gave no answer, that connection is closed."""
 
     async def _connect_to_server(self, s: Srv) -> None:
-        if self._transport is not None:
-            self._transport.close()  # else it would be dropped as it is: a socket left open
+        former: Any = getattr(self, "_transport", None)
+        if former is not None:
+            former.close()  # else it would be dropped as it is: a socket left open
         await super()._connect_to_server(s)
 
 
