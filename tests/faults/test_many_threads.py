@@ -38,8 +38,8 @@ LEAK: Final = 25  # bytes a thread: a quarter of the least that a dict's entry t
 
 
 def with_few(work: Callable[[], Any]) -> Any:
-    """Run something in a child that may have 256 descriptors."""
-    return limited(resource.RLIMIT_NOFILE, FEW, work)
+    """Run something in a child that may have 256 descriptors, beside those that are open here."""
+    return limited(resource.RLIMIT_NOFILE, FEW + descriptors(), work)
 
 
 def descriptors() -> int:
