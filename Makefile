@@ -26,7 +26,8 @@ demo: $(READY) ## Kill a writer, stop an agent, and see that nothing is lost
 	@$(BIN)/python examples/agent_demo.py
 
 test: $(READY_TEST) ## Run the tests (ARGS='-k torn' for some of them)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
+		--dist loadscope --no-loadscope-reorder $(ARGS)
 
 check: $(READY_CHECK) ## Check style, types and the layers
 	$(BIN)/ruff check .
