@@ -213,18 +213,18 @@ def test_one_agent_runs_before_and_after_a_fork(
 
 
 def test_no_thread_that_used_tls_ends_with_a_run(
-    monkeypatch: pytest.MonkeyPatch, model: str, make: Make, perform: Perform, stored: Stored
+    monkeypatch: pytest.MonkeyPatch, model: str, perform: Perform, stored: Stored
 ) -> None:
     """What made a model goes on: with what OpenSSL locks at its end, a fork would hang (C28)."""
     threads: list[threading.Thread] = []
-    create = ssl.create_default_context
+    new = ssl.SSLContext.__new__
 
     def noted(*args: Any, **kwargs: Any) -> ssl.SSLContext:
         threads.append(threading.current_thread())
-        return create(*args, **kwargs)
+        return new(*args, **kwargs)
 
-    monkeypatch.setattr(ssl, "create_default_context", noted)
-    perform(make(model), "Hi", memory=stored.mem)
+    monkeypatch.setattr(ssl.SSLContext, "__new__", noted)
+    perform(ours(model), "Hi", memory=stored.mem)
     assert threads
     for thread in threads:
         if thread is not threading.current_thread():
