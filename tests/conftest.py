@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import sys
@@ -50,6 +51,12 @@ def memory(root: Path) -> Iterator[Memory]:
     """Give a memory over `root`, closed at the end."""
     with Memory(root) as memory:
         yield memory
+
+
+@pytest.fixture
+def collected() -> None:
+    """Collect what other tests have left: Python drops a Ctrl-C that comes in a finalizer."""
+    gc.collect()
 
 
 @pytest.fixture

@@ -220,7 +220,7 @@ def test_a_failing_disk(root: Path, gate: Gate) -> None:
     assert numbers(root) == list(range(100))
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small", "collected")
 @pytest.mark.parametrize("reaches", ["the main thread", "another"])
 def test_ctrl_c(memory: Memory, gate: Gate, root: Path, reaches: str) -> None:
     """Ctrl-C while an append waits for room breaks it off, and nothing of it is written."""

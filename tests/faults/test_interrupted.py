@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("collected")
+
 
 class Presses:
     """Presses Ctrl-C, for real, at a call of one kind; several times if need be."""

@@ -408,6 +408,7 @@ def test_a_loop_that_is_gone_harms_nobody() -> None:
     commit.close()
 
 
+@pytest.mark.usefixtures("collected")
 def test_ctrl_c_waits_for_the_outcome() -> None:
     """Ctrl-C in the middle of an append is raised after it is done. Contract 7."""
 

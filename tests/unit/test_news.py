@@ -420,6 +420,7 @@ def test_a_forked_child_waits_afresh(root: Path, way: Any) -> None:
 # ---- Ctrl-C ----
 
 
+@pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("reaches", ["the main thread", "another"])
 def test_ctrl_c_ends_the_wait(both: Both, reaches: str) -> None:
     """Ctrl-C ends a wait in the main thread soon, whichever thread the system gives it to."""
@@ -440,6 +441,7 @@ def test_ctrl_c_ends_the_wait(both: Both, reaches: str) -> None:
     assert both.notes.watching == []
 
 
+@pytest.mark.usefixtures("collected")
 def test_ctrl_c_while_it_begins_to_watch() -> None:
     """Ctrl-C in the middle of the store's `watch` leaves nobody watching."""
 

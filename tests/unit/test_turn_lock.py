@@ -944,6 +944,7 @@ def pressing(when: Callable[[], object], *, elsewhere: bool = False) -> Generato
         presser.join()
 
 
+@pytest.mark.usefixtures("collected")
 def test_ctrl_c_while_it_waits(mem: MemoryThread) -> None:
     """Ctrl-C in the queue is raised at once; the place is given up."""
     with (
@@ -957,6 +958,7 @@ def test_ctrl_c_while_it_waits(mem: MemoryThread) -> None:
     assert is_free(mem)
 
 
+@pytest.mark.usefixtures("collected")
 def test_ctrl_c_that_reaches_another_thread(mem: MemoryThread) -> None:
     """Ctrl-C that the system gives to another OS thread ends the wait in the queue, too."""
     with (
@@ -985,6 +987,7 @@ def test_ctrl_c_while_another_memory_has_it(root: Path) -> None:
         assert is_free(mine)
 
 
+@pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("behind", [False, True])
 def test_ctrl_c_while_it_tries(root: Path, behind: bool) -> None:  # noqa: FBT001
     """Ctrl-C in the middle of a try is raised behind it, and what was taken is let go of."""
