@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from postgres_server import PostgresServer
 
+COMMIT: Final = b"COMMIT\0"  # as it is sent; the settings of a new connection say READ COMMITTED
 # A thread's row beside its turns, where they do not agree; and turns whose thread is missing.
 _WRONG: Final = """
     SELECT * FROM (

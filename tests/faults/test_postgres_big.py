@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from postgreslook import check_tables, lines, query
+from postgreslook import COMMIT, check_tables, lines, query
 from proxy import Proxy
 from serverstorm import contents
 
@@ -96,7 +96,7 @@ def test_long_threads(
         with Memory(postgres_url) as other:
             for id_ in ("t", "u"):
                 other.open(id_).extend([Message("user", turn) for turn in turns])
-            lost = proxy.when("to_server", b"COMMIT", "drop_answer")
+            lost = proxy.when("to_server", COMMIT, "drop_answer")
             asyncio.run(append_to_all(threads.values(), "mine"))
             assert lost.happened.is_set()
     assert contents(postgres_url, ids) == {

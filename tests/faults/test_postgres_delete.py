@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import psycopg
-from postgreslook import check_tables, query
+from postgreslook import COMMIT, check_tables, query
 from proxy import Proxy
 from serverstorm import Storm, check_order, contents
 from serverwriters import OK, REFUSED, UNKNOWN
@@ -60,7 +60,7 @@ def test_lost_answer(postgres_server: PostgresServer, postgres_url: str) -> None
     with Proxy(postgres_server.port) as proxy, Memory(proxy.url(postgres_url)) as memory:
         for action in ("drop", "drop_answer"):
             memory.open("t").append("first")
-            lost = proxy.when("to_server", b"COMMIT", action)
+            lost = proxy.when("to_server", COMMIT, action)
             assert memory.delete("t")
             assert lost.happened.is_set()
             assert not memory.delete("t")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import serverbatches
-from postgreslook import check_tables, query
+from postgreslook import COMMIT, check_tables, query
 from proxy import Proxy
 from serverbatches import OLD
 from serverstorm import check_order, contents
@@ -115,7 +115,7 @@ def test_a_writer_that_is_cut_off_in_a_transaction(
     ):
         thread = silent.open("t").append("first")
         other = memory.open("t").append("second")  # so that the next one takes the row's lock
-        swallowed = proxy.when("to_server", b"COMMIT", proxy.black_hole)
+        swallowed = proxy.when("to_server", COMMIT, proxy.black_hole)
         appending = threading.Thread(target=fails_in_doubt, args=(thread,))
         appending.start()
         assert swallowed.happened.wait(60)

@@ -54,6 +54,11 @@ class Rule:
         self.error: BaseException | None = None
         self._missing = nth
 
+    @property
+    def found(self) -> bool:
+        """Tell whether its pattern has passed: then it has happened, or soon will."""
+        return not self._missing
+
     def find(self, before: bytes, data: bytes) -> tuple[int | None, bytes]:
         """Look for the pattern that it waits for, in `data` and at its border to `before`.
 
