@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from machine import in_child
 from systems import Gate, Together, Watched
-from writers import contents, each_in_order, go, line, lines_on_disk, rest, running
+from writers import HOLDS, contents, each_in_order, go, line, lines_on_disk, rest, running
 
 from turnlog import Memory, MemoryThread
 from turnlog.stores.jsonl import JsonlStore
@@ -245,14 +245,17 @@ def test_fork_with_tasks(root: Path) -> None:
     assert lines_on_disk(root) == ["first", *map(str, range(5))]
 
 
-def test_child_of_a_killed_parent(root: Path) -> None:
-    """A child does not keep the lock of a parent that was killed in an append (C26, C28)."""
-    with running("hold_and_fork", root, "t") as holder, Memory(root, lock_timeout=2) as memory:
+@pytest.mark.parametrize("act", HOLDS)
+def test_child_of_a_killed_parent(root: Path, act: str) -> None:
+    """A child does not keep the lock of a parent that was killed in whatever it did (C26, C28)."""
+    with Memory(root) as memory:
+        memory.open("t").append("first")
+    with running("hold_and_fork", root, "t", act) as holder, Memory(root) as memory:
         assert {line(holder), line(holder)} == {"forked", "ready"}
         holder.kill()
         holder.wait()
         memory.open("t").append("second")  # the child lives until its standard input ends
-    assert lines_on_disk(root) == ["held 0", "second"]
+    assert lines_on_disk(root) == ["first", *["held 0"] * (act == "append"), "second"]
 
 
 @pytest.mark.parametrize("read_only", [False, True])

@@ -15,15 +15,16 @@ import threading
 import warnings
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from systems import Gate, Skips, Together, Watched
 
-from turnlog import Memory, Message, TornTailWarning, TurnlogError
+from turnlog import Memory, MemoryThread, Message, TornTailWarning, TurnlogError
+from turnlog.names import ThreadKey
 from turnlog.stores.jsonl import JsonlStore
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from pathlib import Path
 
 Process: TypeAlias = subprocess.Popen[str]
@@ -150,18 +151,33 @@ def first_opens(root: str, id: str, writer: str, count: str) -> None:
         worker.join()
 
 
-def hold_and_fork(root: str, id: str) -> None:
+def hold_and_fork(root: str, id: str, act: str) -> None:
     """Do as `hold`, with a child that was forked with the lock held, and that does nothing."""
-    hold(root, id, fork=True)
+    hold(root, id, act, fork=True)
 
 
-def hold(root: str, id: str, *, fork: bool = False) -> None:
-    """Begin an append, and stand still with the lock held and the line written, but not synced."""
+# The system's call at which it stands still, and what is begun.
+HOLDS: Final[dict[str, tuple[str, Callable[[MemoryThread, JsonlStore, ThreadKey], object]]]] = {
+    "append": ("sync", lambda thread, _store, _key: thread.append("held 0")),
+    "load": ("read", lambda _, store, key: store.load(key)),
+    "tail": ("read", lambda _, store, key: store.tail(key, 1)),
+    "delete": ("unlink", lambda _, store, key: store.delete(key)),
+    "repair": ("read", lambda _, store, key: store.repair(key)),
+}
+
+
+def hold(root: str, id: str, act: str = "append", *, fork: bool = False) -> None:
+    """Begin to do something, and stand still in the middle of it, with the thread's lock held.
+
+    An append's line is written then, and not synced.
+    """
     before = Together()
-    thread = Memory(JsonlStore(root, system=Watched(before))).open(id)
-    gate = Gate("sync")
+    store = JsonlStore(root, system=Watched(before))
+    thread = Memory(store).open(id)
+    call, begin = HOLDS[act]
+    gate = Gate(call)
     before.befores.append(gate)
-    worker = threading.Thread(target=thread.append, args=("held 0",))
+    worker = threading.Thread(target=begin, args=(thread, store, ThreadKey(thread.namespace, id)))
     worker.start()
     gate.reached.wait()
     if fork:

@@ -70,6 +70,7 @@ class JsonlStore:
         self._system = system or System()
         self._folders = Folders(self._system, os.path.abspath(root))
         self._turn_locks = LockFiles(self._system)
+        self._locked_files: set[ThreadFile] = set()  # that are read, deleted or repaired right now
         self._mutex = threading.Lock()  # two memories may share a store
         self._openings = threading.BoundedSemaphore(most_open() // 2)  # so many files at once
         self._writer = BatchWriter(self._folders, read_only=read_only)
@@ -118,14 +119,21 @@ class JsonlStore:
         opened = partial(self._folders.open, key, write=write)
         with self._openings:
             while (file := with_descriptors(opened)) is not None:
+                self._locked_files.add(file)
                 try:
                     file.lock(self._lock_timeout)
                     if file.stands():
                         return use(file)
                 finally:
-                    file.unlock()  # closing is not enough: a child forked meanwhile has it too
-                    file.close()
+                    self._let_go(file)
         return None
+
+    def _let_go(self, file: ThreadFile) -> None:
+        if file not in self._locked_files:
+            return  # a signal's handler forked, and this is the child: the file is its parent's
+        self._locked_files.remove(file)
+        file.unlock()  # closing is not enough: a child that is just being forked has it too
+        file.close()
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
         """Write to each file of the batch, then sync them side by side."""
@@ -282,6 +290,9 @@ class JsonlStore:
         """Let go of the parent's files."""
         self._mutex = threading.Lock()
         self._openings = threading.BoundedSemaphore(most_open() // 2)
+        while self._locked_files:
+            with suppress(OSError):
+                self._locked_files.pop().close()  # or this child keeps a dead parent's lock
         self._turn_locks.after_fork()
         self._writer.after_fork()
         self._poller.after_fork()
