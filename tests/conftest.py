@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from localserver import Provider, environment, serving
 from turnlog import Memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from nats_cluster import NatsCluster
     from nats_server import NatsServer
@@ -51,6 +52,23 @@ def memory(root: Path) -> Iterator[Memory]:
     """Give a memory over `root`, closed at the end."""
     with Memory(root) as memory:
         yield memory
+
+
+@pytest.fixture
+def open_files(root: Path) -> Callable[[], list[str]]:
+    """Give what lists the files of the memory's folder that this process has open just now."""
+    # Not a count of all descriptors: others' may be closed at any time, with what is collected.
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("needs /proc")
+
+    def listed() -> list[str]:
+        paths: list[str] = []
+        for number in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):
+                paths.append(os.readlink(f"/proc/self/fd/{number}"))
+        return [path for path in paths if path.startswith(f"{root}/")]
+
+    return listed
 
 
 @pytest.fixture

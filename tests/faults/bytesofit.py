@@ -69,7 +69,7 @@ class Seen:
 
 def seen(store: Path | Store, id: str = "t", *, then: str | None = None) -> Seen:
     """Open a thread afresh, append a turn if one is given, and say what it showed."""
-    with warnings.catch_warnings(record=True) as told, Memory(store, lock_timeout=5) as memory:
+    with warnings.catch_warnings(record=True) as told, Memory(store, lock_timeout=60) as memory:
         warnings.simplefilter("always")
         thread = memory.open(id)
         if then is not None:

@@ -60,7 +60,7 @@ def examined(root: Path, id: str = "t") -> Examination:
 
 def repaired(root: Path, system: System | None = None) -> Examination:
     """Repair the thread's file, which must be there; give what was found."""
-    found = JsonlStore(root, system=system, lock_timeout=5).repair(KEY)
+    found = JsonlStore(root, system=system, lock_timeout=60).repair(KEY)
     assert found is not None
     return found
 

@@ -80,11 +80,11 @@ def test_extend(root: Path) -> None:
 
 
 def waits(thread: int) -> bool:
-    """Tell whether an OS thread stands still inside of a commit."""
+    """Tell whether an OS thread stands still until its ticket is done."""
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
     if frame is None or not frame.f_code.co_filename.endswith("threading.py"):
         return False
-    while frame is not None and not frame.f_code.co_filename.endswith("commit.py"):
+    while frame is not None and not frame.f_code.co_filename.endswith("ticket.py"):
         frame = frame.f_back
     return frame is not None
 

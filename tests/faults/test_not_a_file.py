@@ -62,7 +62,7 @@ def device(place: Path, _: Path) -> None:
 
 @pytest.mark.parametrize("kind", [link, dangling_link, pipe, folder, local_socket, device])
 @pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_not_a_file(
     root: Path,
     tmp_path: Path,
@@ -94,7 +94,7 @@ def test_not_a_file(
 
 
 @pytest.mark.parametrize("kind", [link, dangling_link, pipe, folder])
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_under_an_open_thread(
     root: Path, tmp_path: Path, memory: Memory, kind: Callable[[Path, Path], None]
 ) -> None:

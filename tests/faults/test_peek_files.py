@@ -33,7 +33,7 @@ from turnlog import (
 from turnlog.stores.jsonl import JsonlStore, threadfile
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 NOBODY = 65534
 READS = {
@@ -353,12 +353,9 @@ def test_peek_at_a_thread_that_is_open(root: Path) -> None:
         assert mem.append("200").problems == ()
 
 
-def test_peek_leaves_no_file_open(root: Path) -> None:
+def test_peek_leaves_no_file_open(root: Path, open_files: Callable[[], list[str]]) -> None:
     """However a peek ends, it leaves no descriptor behind, and no lock."""
-    if not os.path.isdir("/proc/self/fd"):
-        pytest.skip("needs /proc")
     put(root, turn("a") + b"oops\n" + turn("b"))
-    count = len(os.listdir("/proc/self/fd"))
     with Memory(root, lock_timeout=0) as memory, warnings.catch_warnings():
         warnings.simplefilter("error", TurnlogWarning)
         for _ in range(5):
@@ -371,6 +368,6 @@ def test_peek_leaves_no_file_open(root: Path) -> None:
 
         with pytest.raises(StoreError, match="it cannot be read"):
             Memory(JsonlStore(root, system=Watched(failing))).peek("t", last=2)
-        assert len(os.listdir("/proc/self/fd")) == count
+        assert open_files() == []
         warnings.simplefilter("ignore", TurnlogWarning)
         memory.open("t").append("c")

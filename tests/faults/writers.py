@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Process: TypeAlias = subprocess.Popen[str]
 
+LONGEST: Final = 100.0  # in seconds: others may stand still with the lock, or have it in turns
+
 # ---- what a test calls ----
 
 
@@ -50,7 +52,7 @@ def running(
 def result(what: str, *args: object, under: Sequence[str] = ()) -> list[str]:
     """Run a program to its end, however it ends; give its lines."""
     with running(what, *args, under=under) as process:
-        out, _ = process.communicate(timeout=100)
+        out, _ = process.communicate(timeout=LONGEST)
     return out.splitlines()
 
 
@@ -76,7 +78,7 @@ def rest(process: Process) -> list[str]:
 
 def contents(root: Path, id: str = "t") -> list[str]:
     """Open a thread afresh, as a new process would, and give its turns; nothing may be damaged."""
-    with Memory(root, lock_timeout=5) as memory, warnings.catch_warnings():
+    with Memory(root, lock_timeout=LONGEST) as memory, warnings.catch_warnings():
         warnings.simplefilter("ignore", TornTailWarning)
         thread = memory.open(id)
         assert thread.problems == ()
@@ -112,7 +114,7 @@ def each_in_order(turns: Iterable[str]) -> Counter[str]:
 
 def append(root: str, id: str, writer: str, count: str, size: str) -> None:
     """Append `count` turns of some size, or, if it is 0, as many as there is time for."""
-    thread = Memory(root).open(id)
+    thread = Memory(root, lock_timeout=LONGEST).open(id)
     ready()
     i = 0
     while i != (int(count) or -1):
@@ -123,7 +125,7 @@ def append(root: str, id: str, writer: str, count: str, size: str) -> None:
 
 def extend(root: str, id: str, writer: str, count: str, size: str) -> None:
     """Extend a thread by threes; the writer's numbers go on from turn to turn."""
-    thread = Memory(root).open(id)
+    thread = Memory(root, lock_timeout=LONGEST).open(id)
     ready()
     i = 0
     while i != (3 * int(count) or -1):
@@ -139,7 +141,7 @@ def first_opens(root: str, id: str, writer: str, count: str) -> None:
     barrier = threading.Barrier(int(count))
 
     def work(number: int) -> None:
-        with Memory(root) as memory:
+        with Memory(root, lock_timeout=LONGEST) as memory:
             barrier.wait()
             memory.open(id).append(f"{writer}.{number} 0")
         say(number)
