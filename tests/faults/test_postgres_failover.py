@@ -69,6 +69,6 @@ def test_standby(pair: tuple[PostgresServer, PostgresServer]) -> None:
         with Memory(url) as writing:
             writing.open("t").append("third")
         assert len(thread.refresh(60)) == 3  # there is nobody there to tell of it
-    with Memory(own, lock_timeout=0.5) as memory, pytest.raises(NotWritten, match="primary"):
+    with Memory(own, lock_timeout=5) as memory, pytest.raises(NotWritten, match="primary"):
         memory.open("t").append("fourth")
     assert contents(url, ["t"]) == {"t": ["first", "second", "third"]}

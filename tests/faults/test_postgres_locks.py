@@ -68,7 +68,7 @@ def test_a_client_that_stands_still(postgres_url: str) -> None:
     async def main() -> None:
         async with (
             Memory(postgres_url, lock_timeout=60) as patient,
-            Memory(postgres_url, lock_timeout=0.5) as hasty,
+            Memory(postgres_url, lock_timeout=5) as hasty,
         ):
             for id_ in ids[:3]:
                 await (await patient.aopen(id_)).aappend("first")
@@ -110,7 +110,7 @@ def test_a_writer_that_is_cut_off_in_a_transaction(
     """A store that falls silent in the middle of a transaction holds up others for its patience."""
     with (
         Proxy(postgres_server.port) as proxy,
-        Memory(proxy.url(postgres_url), lock_timeout=0.5) as silent,
+        Memory(proxy.url(postgres_url), lock_timeout=5) as silent,
         Memory(postgres_url, lock_timeout=60) as memory,
     ):
         thread = silent.open("t").append("first")

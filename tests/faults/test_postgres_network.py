@@ -87,7 +87,7 @@ def test_half_closed(proxy: Proxy, postgres_url: str, direction: Direction) -> N
 def test_one_connection_is_swallowed(proxy: Proxy, postgres_url: str) -> None:
     """An append that is swallowed is done over another connection; what comes late does nothing."""
     ids = ["t", "new", "deleted"]
-    with Memory(proxy.url(postgres_url), lock_timeout=2) as memory:
+    with Memory(proxy.url(postgres_url), lock_timeout=10) as memory:
         memory.open("t").append("first")
         for id_ in ids:
             swallowed = proxy.when("to_server", b"second", "black_hole")
@@ -109,7 +109,7 @@ def test_one_connection_is_swallowed(proxy: Proxy, postgres_url: str) -> None:
 
 def test_all_is_swallowed(proxy: Proxy, postgres_url: str) -> None:
     """Where the whole network is silent, an append is in doubt, and all else fails, in a while."""
-    with Memory(proxy.url(postgres_url), lock_timeout=0.5) as memory:
+    with Memory(proxy.url(postgres_url), lock_timeout=4) as memory:
         thread = memory.open("t").append("first")
         proxy.black_hole()
         with pytest.raises(OutcomeUnknown, match=r"'t'.*try again"):
@@ -126,7 +126,7 @@ def test_all_is_swallowed(proxy: Proxy, postgres_url: str) -> None:
 
 def test_turn_lock_of_a_lost_connection(proxy: Proxy, postgres_url: str) -> None:
     """A turn lock that could not be let go of, as the network fell silent, is taken again."""
-    with Memory(proxy.url(postgres_url), lock_timeout=1) as memory:
+    with Memory(proxy.url(postgres_url), lock_timeout=10) as memory:
         thread = memory.open("t")
         swallowed = proxy.when("to_server", b"pg_advisory_unlock", "black_hole")
         for _ in range(2):
