@@ -142,6 +142,15 @@ class NatsCluster(Server):
             else:
                 proxy.black_hole()
 
+    def link(self, one: int, other: int) -> Proxy:
+        """Give what is between two nodes."""
+        return next(link for pair, link in self._links.items() if set(pair) == {one, other})
+
+    def delay(self, seconds: float) -> None:
+        """Hold back what nodes send to each other for so long."""
+        for link in self._links.values():
+            link.delay(to_server=seconds, to_client=seconds)
+
     def heal(self, number: int | None = None) -> None:
         """Connect a node, or all, again; wait until it is healthy."""
         self._cut_off.difference_update(self._numbers(number))

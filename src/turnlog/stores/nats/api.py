@@ -170,15 +170,29 @@ class ClusterInfo(Struct):
     leader: str = ""
 
 
+class StreamState(Struct):
+    """What a stream holds.
+
+    Attributes:
+        last_seq: the sequence of the last message that it ever took.
+        subjects: how many messages it holds of each subject that was asked for.
+    """
+
+    last_seq: int = 0
+    subjects: dict[str, int] | None = None
+
+
 class StreamInfo(Answer):
     """A stream.
 
     Attributes:
         config: how it is set up; None where there is an error.
+        state: what it holds; None where there is an error.
         cluster: who leads it.
     """
 
     config: StreamConfig | None = None
+    state: StreamState | None = None
     cluster: ClusterInfo | None = None
 
 

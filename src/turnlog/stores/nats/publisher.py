@@ -9,7 +9,9 @@ The servers know messages by their ids too, for two minutes. That is not relied 
 they look at the id and at the sequence differs by version, and between one server and a cluster.
 
 A cluster also says so while another message for the subject is under way, which may come to nothing
-yet: then there is nothing new to be found, and it is sent again.
+yet: then there is nothing new to be found, and it is sent again. So does a node that led the
+stream, was cut off, and does not know better yet: often sooner than the one that leads, and has
+taken it. So in a cluster the message is looked for whenever one says that another came.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 _MOST_AT_ONCE: Final = 500
 _MOST_BYTES_AT_ONCE: Final = 8 << 20
 _PATIENCE: Final = 2.0  # seconds, for an answer
-_FIRST_PAUSE: Final = 0.02
+_FIRST_PAUSE: Final = 0.002
 _LONGEST_PAUSE: Final = 0.5
 
 
@@ -182,7 +184,7 @@ async def _take_in(
 ) -> None:
     stream.connection.trouble = str(error)
     if error.wrong_last:
-        if publication.doubtful:
+        if publication.doubtful or stream.replicas > 1:
             await _look_for(stream, publication, deadline)
         else:
             publication.lost = True
@@ -193,13 +195,21 @@ async def _take_in(
 
 
 async def _look_for(stream: Stream, publication: Publication, deadline: Deadline) -> None:
-    """Find out what stands in a doubtful message's place; nothing does as long as it is under way.
+    """Find out what stands in a message's place; nothing does as long as it is under way.
 
-    That nothing does proves nothing, since who leads no more may not know it yet.
+    That nothing does proves nothing, since who leads no more may not know it yet; unless the thread
+    is gone that the message was to go on with.
     """
     after = publication.expected or 0
-    found = await stream.next(publication.subject, after + 1, deadline)
-    if found is not None and found.id == publication.id:
-        publication.sequence = found.sequence
-    elif found is not None:
+    found = await stream.next_id(publication.subject, after + 1, deadline)
+    if found is None:
+        publication.doubtful = True
+        publication.lost = bool(after) and await stream.is_gone(
+            publication.subject, after, deadline
+        )
+        return
+    sequence, id_ = found
+    if id_ == publication.id:
+        publication.sequence = sequence
+    else:
         publication.lost = True

@@ -73,22 +73,30 @@ class Reader:
         subject = self._subjects.turns(key)
         while True:
             last = await self._stream.last(subject, deadline)
-            if last is None:
-                if position != START:
-                    raise Replaced
+            if position == START and last is None:
                 return Read()
             known = position.mark[0]
-            if position != START and last.life != position.incarnation:
-                raise Replaced
-            if last.sequence == known:
+            if last is None or (position != START and last.life != position.incarnation):
+                if await self._is_replaced(subject, known, last, deadline):
+                    raise Replaced
+            elif last.sequence == known:
                 return Read(position=position)
-            read = None
-            if last.sequence > known:
+            elif last.sequence > known:
                 messages = await self._between(subject, known, last, deadline)
                 read = await self._read_of(key, messages, last, position, deadline)
-            if read is not None:
-                return read
+                if read is not None:
+                    return read
             await self._wait_for_leader(deadline)
+
+    async def _is_replaced(
+        self, subject: str, known: int, last: Message | None, deadline: Deadline
+    ) -> bool:
+        """Tell whether what was read is gone, or who answers is only behind it."""
+        if self._stream.replicas == 1:  # there is nobody who would know better
+            return True
+        if last is None:
+            return await self._stream.is_gone(subject, known, deadline)
+        return last.sequence > known
 
     async def tail(self, key: ThreadKey, count: int, deadline: Deadline) -> Read:
         """Read the end of a thread: its last `count` turns at least. Raises as `read`."""

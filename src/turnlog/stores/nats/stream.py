@@ -31,7 +31,7 @@ from turnlog.stores.nats.api import (
     checked,
 )
 from turnlog.stores.nats.failures import OutOfTime, Refused
-from turnlog.stores.nats.wire import Foreign, headers_of, message_of, part_of
+from turnlog.stores.nats.wire import ID, Foreign, headers_of, message_of, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,8 +133,8 @@ class Stream:
         cluster = (await self._info(deadline)).cluster
         return "" if cluster is None else cluster.leader
 
-    async def _info(self, deadline: Deadline) -> StreamInfo:
-        return checked(await self._call("INFO", {}, StreamInfo, deadline), NO_STREAM)
+    async def _info(self, deadline: Deadline, **request: str) -> StreamInfo:
+        return checked(await self._call("INFO", request, StreamInfo, deadline), NO_STREAM)
 
     def forget(self) -> None:
         """Look at it again before the next message: it may be gone."""
@@ -172,9 +172,24 @@ class Stream:
         """Give the first message of a subject from a sequence on; None where there is none."""
         return await self._get(subject, {"next_by_subj": subject, "seq": sequence}, deadline)
 
+    async def next_id(
+        self, subject: str, sequence: int, deadline: Deadline
+    ) -> tuple[int, str] | None:
+        """Give sequence and id of what `next` would give, whether it is a thread's or a lock's."""
+        stored = await self._stored({"next_by_subj": subject, "seq": sequence}, deadline)
+        return None if stored is None else (stored.seq, headers_of(stored.hdrs).get(ID, ""))
+
     async def at(self, subject: str, sequence: int, deadline: Deadline) -> Message | None:
         """Give the message of a sequence, which is at this subject; None where it is gone."""
         return await self._get(subject, {"seq": sequence}, deadline)
+
+    async def is_gone(self, subject: str, sequence: int, deadline: Deadline) -> bool:
+        """Tell whether a message is gone, with all of its subject, or the whole stream is.
+
+        It is asked in one request: so who answers has had the message, and is not behind.
+        """
+        state = (await self._info(deadline, subjects_filter=subject)).state
+        return state is None or (state.last_seq >= sequence and not state.subjects)
 
     async def _get(
         self, subject: str, request: dict[str, Any], deadline: Deadline
