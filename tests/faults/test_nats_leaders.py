@@ -16,6 +16,7 @@ import nats
 import pytest
 
 from turnlog import Memory, MemoryThread, ThreadReplaced
+from turnlog.names import thread_key
 from turnlog.stores.nats import NatsStore
 
 if TYPE_CHECKING:
@@ -120,6 +121,26 @@ def test_a_thread_that_is_gone(nats_cluster: NatsCluster, nats_cluster_url: str)
         nats_cluster.delete_stream(nats_cluster_url)
         with pytest.raises(ThreadReplaced):
             thread.append("second")
+
+
+def test_news_of_a_stream_that_is_made_later(nats_cluster: NatsCluster) -> None:
+    """Who waits for news before there is a stream gets them, though its leader hears of it late."""
+    nodes = nats_cluster.nodes
+    for _ in range(4):  # any node may come to lead it
+        name = urlsplit(nats_cluster.new_stream_url()).path[1:]
+        nats_cluster.link(0, 2).delay(to_server=0.3, to_client=0.3)
+        with (
+            Memory(nodes[0].url(name, replicas=3)) as waiting,
+            Memory(nodes[1].url(name, replicas=3)) as writing,
+        ):
+            told, thread = threading.Event(), writing.open("t")
+            stop = waiting.store.watch(thread_key("t", "default"), told.set)
+            told.clear()
+            thread.append("first")
+            assert told.wait(60)
+            stop()
+        nats_cluster.delay(0)
+        nats_cluster.delete_stream(nats_cluster.url(name))
 
 
 @pytest.mark.timeout(300)

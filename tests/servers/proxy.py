@@ -295,6 +295,8 @@ class Proxy(Server):
     def _run(self) -> None:
         try:
             self._loop.run_forever()
+            # A connection that came at the last moment is reset, and closed in the next rounds.
+            self._loop.run_until_complete(asyncio.sleep(0.01))
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         finally:
             self._loop.close()

@@ -886,6 +886,25 @@ def test_a_closed_store_says_so(make: Callable[..., NatsStore]) -> None:
         store.load(KEY)
 
 
+def test_a_store_is_closed_though_the_server_stands_still(
+    make: Callable[..., NatsStore], nats_server: NatsServer
+) -> None:
+    """What a server does not take keeps no store from being closed."""
+    store = make(lock_timeout=2.0)
+    known = append(store, "before").position
+    nats_server.pause()
+    try:
+        outcome = append(store, *["x" * 900_000] * 24, at=known)
+        assert outcome.error is not None
+        closing = threading.Thread(target=store.close, daemon=True)
+        closing.start()
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+    finally:
+        nats_server.resume()
+    assert texts_of(make()) == ["before"]
+
+
 def test_many_threads_of_one_process_use_a_store(make: Callable[..., NatsStore]) -> None:
     """OS threads that load, list, lock and watch at once each get their own answers."""
     store = make()

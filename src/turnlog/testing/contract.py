@@ -898,6 +898,7 @@ class StoreContract:
         before = len(calls)
         stop = store.watch(KEY, told.set)
         stop_before()
+        told.clear()
         _appended(other, PlainAppend(KEY, line_of("x")))
         assert told.wait(_PATIENCE)
         assert len(calls) <= before + 1

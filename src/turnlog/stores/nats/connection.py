@@ -21,6 +21,7 @@ from nats import errors
 from nats.aio.client import Client
 
 from turnlog.stores.nats.failures import OutOfTime, Refused, Unanswered, Unsent
+from turnlog.stores.nats.loops import end_all
 
 if TYPE_CHECKING:
     import socket
@@ -38,6 +39,7 @@ _CONNECT: Final = 2  # seconds, for one server
 _AGAIN: Final = 0.1  # seconds between two tries to connect to a server
 _PING: Final = 10  # seconds between two looks whether an idle connection is still there
 _PROBE: Final = 1  # seconds
+_CLOSE: Final = 2  # seconds
 _DENIED: Final = re.compile(r'permissions violation for publish to "(.*)"')
 
 
@@ -170,6 +172,7 @@ class Connection:
             if client is None or client.is_closed:
                 await self._connect_once(client, deadline)
                 continue
+            self._up.clear()  # we may see that it is lost before we are told
             try:
                 await asyncio.wait_for(self._up.wait(), deadline.left)
             except TimeoutError:
@@ -201,11 +204,10 @@ class Connection:
             await subscribe(client, f"{self._inbox}.*", self._answered)
             await self._has_returned(client)
         except BaseException:
-            connecting.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await connecting
-            with suppress(Exception):
-                await client.close()
+            try:
+                await end_all((connecting,))
+            finally:
+                await _close(client)
             raise
         return client
 
@@ -305,18 +307,33 @@ class Connection:
     async def close(self) -> None:
         """Let go of the connection."""
         if self._client is not None:
-            await self._client.close()
+            await _close(self._client)
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's socket, and say nothing on it."""
-        transport: Any = getattr(self._client, "_transport", None)
-        writer = getattr(transport, "_io_writer", None)
+        writer = _writer_of(self._client)
         shared: socket.socket | None = writer and writer.get_extra_info("socket")
         if shared is not None and shared.fileno() >= 0:
             # Its number stays taken, so that no later file of the child is closed in its place.
             nothing = os.open(os.devnull, os.O_RDWR)
             os.dup2(nothing, shared.fileno())
             os.close(nothing)
+
+
+def _writer_of(client: Client | None) -> asyncio.StreamWriter | None:
+    transport: Any = getattr(client, "_transport", None)
+    return getattr(transport, "_io_writer", None)
+
+
+async def _close(client: Client) -> None:
+    """Close a client, without what a server that stands still does not take."""
+    closing = asyncio.ensure_future(client.close())
+    await asyncio.wait((closing,), timeout=_CLOSE)
+    writer = _writer_of(client)
+    if not closing.done() and writer is not None:
+        writer.transport.abort()
+        await asyncio.wait((closing,), timeout=_AGAIN)
+    await end_all((closing,))
 
 
 async def subscribe(

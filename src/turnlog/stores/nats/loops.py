@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from turnlog.stores.nats.failures import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     _Result = TypeVar("_Result")
+
+_AGAIN: Final = 0.1  # seconds
 
 # What a forked child keeps of its parent's: to take it apart would disturb the parent's.
 _left_alone: Final[list[object]] = []
@@ -47,6 +49,8 @@ class BorrowedLoop:
                 "do not append in a signal's handler: note it, and append after",
             )
         with self._mutex:
+            if self._loop.is_closed():
+                raise closed()
             self._borrower = me
             try:
                 return self._apart(work) if _runs_one() else self._run(work)
@@ -82,7 +86,7 @@ class BorrowedLoop:
         if not self._loop.is_closed():
             use = self._apart if _runs_one() else self._run
             for work in (last, _end_tasks):
-                with suppress(Exception):
+                with suppress(Exception, asyncio.CancelledError):
                     use(work)
             self._loop.close()
 
@@ -100,6 +104,8 @@ class BackgroundLoop:
         Raises:
             RuntimeError: the system has no thread to give, or the interpreter is ending.
         """
+        self._mutex = threading.RLock()  # a finalizer may close it while we hold it
+        self._closed = False
         self._loop = asyncio.SelectorEventLoop()
         self._thread = threading.Thread(target=self._serve, name="turnlog-nats", daemon=True)
         try:
@@ -118,27 +124,43 @@ class BackgroundLoop:
         """Do some work. Blocks.
 
         Raises:
-            Failure: it was called in the loop's own thread, which would wait for itself.
+            Failure: it was closed, or called in the loop's own thread, which would wait for itself.
         """
         if threading.current_thread() is self._thread:
             raise Failure("who is told of news may not wait", "use the store in another OS thread")
-        return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
+        with self._mutex:
+            if self._closed:
+                raise closed()
+            working = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        try:
+            return working.result()
+        except CancelledError:
+            raise closed() from None
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """End it, after some last work."""
-        asyncio.run_coroutine_threadsafe(self._end(last), self._loop)
+        with self._mutex:
+            self._closed = True
+            asyncio.run_coroutine_threadsafe(self._end(last), self._loop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     async def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        with suppress(Exception):
-            await last()
-        await _end_tasks()
-        self._loop.stop()
+        try:
+            with suppress(Exception, asyncio.CancelledError):
+                await last()
+            await _end_tasks()
+        finally:
+            self._loop.stop()
 
     def leave_alone(self, client: object) -> None:
         """In a forked child: it is the parent's, and so are its thread and the client in it."""
         _left_alone.append((self._loop, client))
+
+
+def closed() -> Failure:
+    """Give the error of who comes too late."""
+    return Failure("the store was closed", "open a new Memory")
 
 
 def _runs_one() -> bool:
@@ -151,7 +173,19 @@ def _runs_one() -> bool:
 
 async def _end_tasks() -> None:
     """Cancel what is still under way, and wait for it."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    current = asyncio.current_task()
+    await end_all(task for task in asyncio.all_tasks() if task is not current)
+
+
+async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they end.
+
+    Once may not be enough: before Python 3.12 `wait_for` drops a cancellation that comes when what
+    it waits for has just been done.
+    """
+    waiting = set(tasks)
+    while waiting:
+        for task in waiting:
+            task.cancel()
+        ended, waiting = await asyncio.wait(waiting, timeout=_AGAIN)
+        await asyncio.gather(*ended, return_exceptions=True)  # so that somebody has seen them

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from turnlog.stores.nats.connection import Connection
 from turnlog.stores.nats.failures import Failure
+from turnlog.stores.nats.loops import closed
 from turnlog.stores.nats.names import Subjects
 from turnlog.stores.nats.reader import Reader
 from turnlog.stores.nats.stream import Stream, config_of_locks, config_of_turns
@@ -61,7 +62,7 @@ class Session:
         """
         with self._mutex:
             if self._closed:
-                raise Failure("the store was closed", "open a new Memory")
+                raise closed()
             loop = self._loop = self._loop or self._new_loop()
         try:
             return loop.run(partial(work, self))

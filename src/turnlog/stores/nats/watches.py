@@ -67,6 +67,8 @@ class Watches:
         self._listening: dict[ThreadKey, _Listening] = {}
         self._client: Client | None = None
         self._returning: asyncio.Task[None] | None = None
+        self._early: set[ThreadKey] = set()  # who listen, and there was no stream yet
+        self._looking: asyncio.Task[None] | None = None
 
     def watch(self, key: ThreadKey, changed: Callable[[], None]) -> Callable[[], None]:
         """Watch a thread, as `Store.watch` says.
@@ -76,13 +78,13 @@ class Watches:
         """
         stop = self._watchers.add(key, changed)
         try:
-            self._session.run(partial(self._listen, key))
+            listening = self._session.run(partial(self._listen, key))
         except BaseException:
             stop()
             raise
-        return _Stop(self, key, stop)
+        return _Stop(self, key, listening, stop)
 
-    async def _listen(self, key: ThreadKey, session: Session) -> None:
+    async def _listen(self, key: ThreadKey, session: Session) -> _Listening:
         connection, deadline = session.connection, Deadline(self._patience)
         connection.returned = self._has_returned
         connection.lost.add(self._was_lost)
@@ -93,10 +95,12 @@ class Watches:
             if listening.subscription is None:
                 await self._subscribe(key, listening, self._client)
             # The one who leads the stream answers, and by then he knows that we listen.
-            await _check_tells(session.turns, deadline)
+            if not await _is_told_of(session.turns, deadline):
+                self._begin_with_stream(key, session.turns)
         except BaseException:
-            await self._leave(key)
+            await self._leave(key, listening)
             raise
+        return listening
 
     async def _subscribe(self, key: ThreadKey, listening: _Listening, client: Client) -> None:
         async def heard(_: Msg) -> None:
@@ -108,6 +112,30 @@ class Watches:
             )
         except errors.Error as error:
             raise Failure(f"it cannot be listened to: {error}", "try again") from error
+
+    # ---- when there is no stream yet ----
+
+    def _begin_with_stream(self, key: ThreadKey, stream: Stream) -> None:
+        self._early.add(key)
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look(stream))
+
+    async def _look(self, stream: Stream) -> None:
+        """Look for the stream; tell who came before it, since its first news may have been missed.
+
+        Whoever makes it and leads it need not know at once that somebody listens.
+        """
+        try:
+            while not self._early.isdisjoint(self._listening):
+                await asyncio.sleep(_AGAIN)
+                with suppress(Failure):
+                    if await _is_told_of(stream, Deadline(self._patience)):
+                        break
+        finally:
+            self._looking = None
+        early, self._early = self._early, set()
+        for key in early:
+            self._watchers.tell(key)
 
     # ---- when the connection was lost ----
 
@@ -136,15 +164,14 @@ class Watches:
 
     # ---- the end ----
 
-    def stop(self, key: ThreadKey) -> None:
-        """Listen no more for one who watched."""
-        if key in self._listening:
+    def stop(self, key: ThreadKey, listening: _Listening) -> None:
+        """Listen no more for one who watched; nothing where that was a forked child's parent."""
+        if self._listening.get(key) is listening:
             with suppress(Failure):  # the store was closed
-                self._session.run(lambda _: self._leave(key))
+                self._session.run(lambda _: self._leave(key, listening))
 
-    async def _leave(self, key: ThreadKey) -> None:
-        listening = self._listening.get(key)
-        if listening is None:
+    async def _leave(self, key: ThreadKey, listening: _Listening) -> None:
+        if self._listening.get(key) is not listening:
             return
         listening.wanted -= 1
         if not listening.wanted:
@@ -157,9 +184,12 @@ class Watches:
 class _Stop:
     """What ends a watch; once."""
 
-    def __init__(self, watches: Watches, key: ThreadKey, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, watches: Watches, key: ThreadKey, listening: _Listening, stop: Callable[[], None]
+    ) -> None:
         self._watches = watches
         self._key = key
+        self._listening = listening
         self._stop: Callable[[], None] | None = stop
 
     def __call__(self) -> None:
@@ -167,11 +197,11 @@ class _Stop:
         stop, self._stop = self._stop, None
         if stop is not None:
             stop()
-            self._watches.stop(self._key)
+            self._watches.stop(self._key, self._listening)
 
 
-async def _check_tells(stream: Stream, deadline: Deadline) -> None:
-    """Raise Refused where the stream is there and does not tell of its messages."""
+async def _is_told_of(stream: Stream, deadline: Deadline) -> bool:
+    """Say whether the stream is there; raise Refused where it does not tell of its messages."""
     found = await stream.look(deadline)
     wanted = stream.wanted.republish
     if found is not None and wanted is not None and found.republish != wanted:
@@ -179,3 +209,4 @@ async def _check_tells(stream: Stream, deadline: Deadline) -> None:
             f"the stream {stream.name} does not tell of its messages",
             f"have it republish {wanted.src} to {wanted.dest}, headers only: nats stream edit",
         )
+    return found is not None
