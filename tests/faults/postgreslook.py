@@ -74,7 +74,7 @@ def let_commits_go(server: PostgresServer) -> None:
 def _commit_until_it_hangs(probe: psycopg.Connection) -> None:
     try:
         while True:
-            probe.execute("SELECT pg_current_xact_id()")
+            probe.execute("SELECT pg_logical_emit_message(true, '', '')")
     except psycopg.OperationalError:
         return
 

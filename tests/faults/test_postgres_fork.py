@@ -19,14 +19,21 @@ from serverprocess import wait_until
 from serverstorm import contents
 
 from turnlog import Memory
+from turnlog.stores.postgres import notifier  # so that no test's loop waits for it to be imported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import LiteralString
 
     from postgres_server import PostgresServer
 
     from turnlog import MemoryThread
 
+# What was asked last by who tells of appends, and by who listens and has looked once.
+NOTIFIED_OR_LISTENING: LiteralString = """
+    SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'
+    AND (query LIKE '%pg_notify(%' OR query LIKE '%id, life, turns FROM%')
+"""
 # Python warns of a fork while other threads run: that is what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -38,12 +45,16 @@ def held_up(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
     let_commits_go(postgres_server)
 
 
-def test_fork_in_the_middle_of_an_append(held_up: PostgresServer, postgres_url: str) -> None:
+def test_fork_in_the_middle_of_an_append(
+    held_up: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A child works that was forked while its parent appends, waits and locks, and so does that."""
+    monkeypatch.setattr(notifier, "_IDLE", 1000.0)  # its session does not end in the meantime
     with Memory(postgres_url) as memory:
         thread = memory.open("t").append("first")
         refreshing = threading.Thread(target=memory.open("other").refresh, args=(60,))
         refreshing.start()
+        wait_until(lambda: len(query(postgres_url, NOTIFIED_OR_LISTENING)) == 2, "both are there")
         with thread.turn_lock():
             hang_commits(held_up)
             appending = threading.Thread(target=thread.append, args=("parent's",))

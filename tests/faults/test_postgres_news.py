@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # All that the waiting memory asks is in the server's log.
 LOGGED: Final = "application_name=waiter&options=-c%20log_statement%3Dall"
 ASKED: Final = ("LOG:  statement: ", "LOG:  execute ")
+LOOK: Final = "id, life, turns FROM"  # what who listens asks once
 BY_HAND: Final = """
     WITH grown AS (
         UPDATE turnlog_thread SET turns = turns + 1 WHERE id = 't' RETURNING turns - 1 AS seq
@@ -45,10 +46,10 @@ def waiting(server: PostgresServer, url: str) -> Generator[None]:
     with Memory(f"{url}?{LOGGED}") as memory:
         thread = memory.open("t")
         held = len(thread)
-        listens = server.log.count("LISTEN")
+        looks = server.log.count(LOOK)
         refreshing = threading.Thread(target=thread.refresh, args=(100,))
         refreshing.start()
-        wait_until(lambda: server.log.count("LISTEN") > listens, "it listens")
+        wait_until(lambda: server.log.count(LOOK) > looks, "it listens, and has looked")
         wait_until(lambda: quiet(server), "it has read")
         yield
         refreshing.join(50)
@@ -69,7 +70,7 @@ def quiet(server: PostgresServer) -> bool:
 
 
 def append_in_a_process(url: str) -> None:
-    """Append a turn in a process of its own."""
+    """Append a turn in a process of its own, which tells of it in its own time."""
     with running("append", url, "t", "other", 1, 0) as process:
         assert line(process) == "ready"
         go(process)

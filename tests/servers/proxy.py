@@ -315,8 +315,11 @@ class Proxy(Server):
 
     async def _refuse(self) -> None:
         if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+            listener, self._listener = self._listener, None
+            for near in listener.sockets:  # or one that it is just accepting is left open
+                self._loop.remove_reader(near.fileno())
+            await asyncio.sleep(0)
+            listener.close()
 
     async def _hold(self, *, flows: bool) -> None:
         self._flows = flows
@@ -325,8 +328,9 @@ class Proxy(Server):
 
     async def _drop(self) -> None:
         tasks = list(self._connections)
-        for task in tasks:
-            task.cancel()  # which resets it
+        for task, connection in list(self._connections.items()):
+            connection.reset()  # one that has not begun would not do so when it is cancelled
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)  # the loop closes a transport in its next round
 

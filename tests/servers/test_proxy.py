@@ -227,7 +227,7 @@ def test_a_lost_publish(direction: Direction, pattern: str, messages: int) -> No
         rule = proxy.when(direction, pattern.encode(), "drop")
         with pytest.raises(nats_client.errors.Error):
             await lost.jetstream(timeout=1).publish("T", b"hello")
-        assert rule.happened.is_set()
+        assert await asyncio.to_thread(rule.happened.wait, PATIENCE)
         info = await direct.jetstream().stream_info("T")
         assert info.state.messages == messages
         await direct.close()

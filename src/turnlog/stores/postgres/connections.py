@@ -255,8 +255,11 @@ class Connections:
             self._lost.append(connection.session)
 
     def _end_lost_sessions(self, connection: Bounded) -> None:
-        while self._lost:
-            session = self._lost.pop()
+        while True:
+            try:
+                session = self._lost.pop()
+            except IndexError:  # asked first, another OS thread might take it in between
+                return
             try:
                 connection.execute(_END_SESSION, session)
             except psycopg.Error:
