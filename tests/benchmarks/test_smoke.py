@@ -130,7 +130,7 @@ WITH_TARGET: Final = {*LIMITS, *DELAYS, *SERVER_PEER_ROWS[:3]} - WITHOUT_TARGET
 
 NUMBER: Final = r"[\d,]+(?:\.\d+)?"
 FIGURES: Final = re.compile(
-    rf"{NUMBER} (ns|us|ms|s|bytes a turn)"
+    rf"-?{NUMBER} (ns|us|ms|s|bytes a turn)"
     rf"|{NUMBER} turns/s(, kept {NUMBER} of {NUMBER}(, {NUMBER} acknowledged)?)?"
     rf"|({NUMBER}( / )?){{3}} MB"
     rf"|p99 {NUMBER} (ns|us|ms|s), worst {NUMBER} (ns|us|ms|s)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from postgreslook import check_tables, query
@@ -75,6 +75,22 @@ def test_sessions_that_may_not_be_ended(postgres_server: PostgresServer, postgre
     finally:
         query(postgres_url, "DROP OWNED BY bot")
         query(postgres_url, "DROP ROLE bot")
+
+
+class Taken(list[Any]):
+    """Sessions of which another OS thread takes the last one when somebody has looked."""
+
+    def __len__(self) -> int:
+        """Say that there is one."""
+        return 1
+
+
+def test_a_lost_session_that_another_thread_sees_to(postgres_url: str) -> None:
+    """Of several who would end a lost session one does so, and the others go on."""
+    with Memory(postgres_url) as memory:
+        memory.store._connections._lost = Taken()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        memory.open("t").append("first")
+    assert contents(postgres_url, ["t"]) == {"t": ["first"]}
 
 
 CALLS: Final[dict[str, Callable[[Memory], object]]] = {

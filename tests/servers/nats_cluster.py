@@ -221,10 +221,11 @@ class NatsCluster(Server):
 
     def _takes_streams(self, well: list[int]) -> bool:
         """Make a stream on nodes, and delete it: nothing else says that they know of each other."""
+        name = f"PROBE{next(self._names)}"  # one that was left behind is on other nodes
 
         async def probe(streams: Any) -> None:
-            await streams.add_stream(name="PROBE", subjects=["PROBE"], num_replicas=len(well))
-            await streams.delete_stream("PROBE")
+            await streams.add_stream(name=name, subjects=[name], num_replicas=len(well))
+            await streams.delete_stream(name)
 
         try:
             with_streams([self.nodes[number].url() for number in well], probe, timeout=2)

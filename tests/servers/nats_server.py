@@ -19,6 +19,7 @@ import signal
 import sysconfig
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -79,13 +80,14 @@ class NatsServer(Server):
             | ({"sync_interval": sync_interval} if sync_interval else {}),
         }
         if self._login:
-            settings["authorization"] = {"user": user, "password": password}
+            settings["authorization"] = {"user": user, "password": password, "timeout": 60}
         if max_payload:
             settings["max_payload"] = max_payload
         if tls:
             key = self.folder / "key.pem"
             make_certificate(self.certificate, key)
-            settings["tls"] = {"cert_file": str(self.certificate), "key_file": str(key)}
+            files = {"cert_file": str(self.certificate), "key_file": str(key)}
+            settings["tls"] = files | {"timeout": 60}
         self.configure(settings)
 
     @property
@@ -163,7 +165,7 @@ class NatsServer(Server):
         try:
             with urllib.request.urlopen(url, timeout=1) as answer:
                 return json.load(answer)
-        except OSError:
+        except (OSError, HTTPException):
             return None
 
     def stop(self) -> None:

@@ -34,7 +34,7 @@ class Stream:
         async def make(streams: Any) -> None:
             await streams.add_stream(name=name, subjects=[name], num_replicas=len(servers))
 
-        asyncio.run(self._with(servers, make))
+        asyncio.run(self._with(servers, make, PATIENCE))
 
     def publish(self, *servers: str, patience: float = 60) -> int:
         """Publish to one of the servers until it is acknowledged; give the place in the stream."""
@@ -50,14 +50,14 @@ class Stream:
 
         return asyncio.run(self._with(servers, publish))
 
-    async def _with(self, servers: Any, work: Callable[[Any], Any]) -> Any:
+    async def _with(self, servers: Any, work: Callable[[Any], Any], patience: float = 1) -> Any:
         connection = await client.connect(
             list(servers),
             connect_timeout=1,
             reconnect_time_wait=0.05,
         )
         try:
-            return await work(connection.jetstream(timeout=1))
+            return await work(connection.jetstream(timeout=patience))
         finally:
             await connection.close()
 

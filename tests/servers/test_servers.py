@@ -30,6 +30,9 @@ HERE = Path(__file__).parent
 NOBODY = 65534
 
 
+CLIENTS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+
+
 def running_in(folder: Path) -> list[int]:
     """Give the processes that work in a folder."""
     found = psutil.process_iter(["cwd"])
@@ -100,6 +103,8 @@ def test_connections(postgres: PostgresServer) -> None:
     """When all connections are taken the superuser gets one still, and ends those it names."""
     postgres.new_user("bob", "secret")
     url = postgres.url(user="bob", password="secret")
+    # Those of other tests that have been closed have their places for a moment yet.
+    wait_until(lambda: len(postgres.execute(CLIENTS)) == 1, "others' connections have ended")
     taken = [psycopg.connect(url, application_name=f"bob {number}") for number in range(5)]
     with pytest.raises(psycopg.OperationalError, match="remaining connection slots"):
         psycopg.connect(url)
