@@ -128,6 +128,7 @@ class _Hears:
 
     def __init__(self) -> None:
         self._heard = threading.Event()
+        self._ended = False
         self._thread = threading.Thread(target=self._wait)
         self._thread.start()
 
@@ -136,18 +137,17 @@ class _Hears:
         self._heard.set()
 
     def end(self) -> None:
+        self._ended = True
         self._heard.set()
         self._thread.join()
 
     def _wait(self) -> None:
         self._heard.wait()
         main = threading.main_thread()
-        while main.ident is not None and main.is_alive():
+        while main.ident is not None and not self._ended:
             frame = sys._current_frames()[main.ident]  # pyright: ignore[reportPrivateUsage]
             if frame.f_code.co_filename.endswith("selectors.py"):
                 say("waits")
-                return
-            if frame.f_code.co_filename.endswith("threading.py"):  # it waits for this very thread
                 return
             time.sleep(0.001)
 

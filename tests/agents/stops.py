@@ -83,7 +83,7 @@ def watched(
         assert not complaints, f"nobody saw an error: {complaints}"
         left = _our_threads() - before - set(busy)
         for thread in left:
-            thread.join(20)
+            thread.join(60)
         assert not any(thread.is_alive() for thread in left), f"threads are left running: {left}"
 
 
@@ -98,7 +98,7 @@ async def _settle() -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until something holds; it is an error if that takes too long."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.001)
 

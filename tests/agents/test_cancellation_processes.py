@@ -127,7 +127,7 @@ def test_ctrl_c_at_each_line_of_a_stream(
 ) -> None:
     """At whichever line Ctrl-C comes while a stream is read, what the store refuses is told."""
     provider.reply = in_pieces
-    with stopping("presses_in_a_stream", root, kind, one_model, 997) as process:
+    with stopping("presses_in_a_stream", root, kind, one_model, 1997) as process:
         check_each_line(process)
 
 

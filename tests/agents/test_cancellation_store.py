@@ -67,7 +67,7 @@ def over(
     root: Path,
     before: Before,
     act: Callable[[MemoryThread], Coroutine[Any, Any, None]],
-    lock_timeout: float = 30,
+    lock_timeout: float = 60,
 ) -> None:
     """Run something with a thread of one turn, and something before the calls of its system."""
     with Memory(root) as memory:
@@ -395,20 +395,21 @@ def test_cancelled_while_the_store_stays_busy(
     provider: Provider, one_model: str, make: Make, root: Path
 ) -> None:
     """A busy store holds a cancelled run up no longer than it holds an append up (R23)."""
-    agent, waits = make(one_model), Waits()
+    agent, store = make(one_model), StoreGate("try_lock")
 
     async def act(mem: MemoryThread) -> None:
         with locked(root):
             task = asyncio.ensure_future(unheard(agent, mem, Ears()))
-            await until(waits.seen)
+            await asyncio.to_thread(store.reached.wait)
             task.cancel()
+            store.opened.set()  # its time begins when it finds the lock taken
             with pytest.raises(WritebackFailed) as failed:
                 await task
         assert isinstance(failed.value.__cause__, LockTimeout)
         assert asyncio.CancelledError in map(type, contexts(failed.value))
         await mem.aextend(failed.value.turns)
 
-    over(root, waits, act, lock_timeout=0.1)
+    over(root, store, act, lock_timeout=0.1)
     assert provider.requests == []
     assert kept(root) == [HELLO, INPUT]
 

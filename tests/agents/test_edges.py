@@ -58,7 +58,7 @@ def test_a_plain_stream_is_read_by_a_servers_pool(memory: Memory) -> None:
     def read(number: int) -> list[str]:
         stream = bot.stream("x", memory=memory.open(f"t{number}"))
         pieces: list[str] = []
-        while (piece := pool.submit(next, stream, None).result(20)) is not None:
+        while (piece := pool.submit(next, stream, None).result(60)) is not None:
             pieces.append(piece)
         return pieces
 
@@ -78,7 +78,7 @@ def test_a_stop_button_closes_a_stream_that_another_thread_reads(
         pieces = pool.submit(list[str], stream)
         gate.reached.expect()
         stream.close()
-        assert "".join(pieces.result(20)) in {"", "It is "}
+        assert "".join(pieces.result(60)) in {"", "It is "}
     assert texts(mem)[0] == "Is it paid?"
     assert list(stream) == []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -37,9 +39,12 @@ def test_a_provider_that_cannot_be_reached(
     """Where nobody listens the error speaks of the connection and the network; nothing is kept."""
     with serving() as gone:
         pass
-    for name, value in environment(gone).items():
-        monkeypatch.setenv(name, value)
-    error = failure(helper(MODELS[wire]), thread, {})
+    with socket.socket() as taken:  # a port of its own, so that nobody else listens there either
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        for name, value in environment(gone).items():
+            monkeypatch.setenv(name, re.sub(r"(?<=:)\d+", str(port), value))
+        error = failure(helper(MODELS[wire]), thread, {})
     assert isinstance(error, ModelFailed)
     assert "agent 'Helper'" in error.subject
     assert "the connection to" in error.what
@@ -119,9 +124,9 @@ def test_a_chat_gives_up_when_its_time_is_over(
     provider.script(Reply(Gate()))
     asked = Conversation().add(QUESTION)
     with pytest.raises(ModelFailed) as caught:
-        turnlog.chat(asked, model=model, timeout=0.2, on_text=options.get("on_text"))
+        turnlog.chat(asked, model=model, timeout=3, on_text=options.get("on_text"))
     assert "gave no reply in time" in caught.value.what
     assert "longer timeout" in caught.value.hint
     assert caught.value.conversation == asked
-    assert len(provider.requests) == 1
     provider.disconnected.expect()
+    assert len(provider.requests) == 1

@@ -124,7 +124,7 @@ def test_a_sync_tool_does_not_hold_up_the_loop(provider: Provider, model: str) -
     def waits() -> str:
         """Wait for the loop."""
         threads["sync"] = threading.get_ident()
-        return str(went_on.wait(20))
+        return str(went_on.wait(60))
 
     async def there() -> str:
         """Tell where it runs."""

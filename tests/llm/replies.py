@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 Body: TypeAlias = dict[str, Any]
 Stop: TypeAlias = Literal["end", "length", "tools", "refused"]
 
-_LIMIT: Final = 20.0  # seconds; what has not come by then will not come
+_LIMIT: Final = 100.0  # seconds; what has not come by then will not come
 
 
 class Signal(threading.Event):

@@ -91,8 +91,9 @@ class ModelChoice:
 
     def forget(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let go of the model of a loop that has ended."""
-        if loop in self._made:
-            self._made.pop(loop)[1]()
+        found = self._made.pop(loop, None)
+        if found is not None:
+            found[1]()
 
 
 # By nobody else, so that a choice that is garbage leaves what it kept in one piece: dropped from

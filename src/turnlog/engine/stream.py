@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from weakref import WeakSet
 
@@ -142,7 +142,8 @@ class TextStream(AsyncIterator[str], Generic[Output]):
         self._closed = True
         task = self._task
         if task is not None and not task.done():
-            task.get_loop().call_soon_threadsafe(task.cancel)
+            with suppress(RuntimeError):  # it has just ended, and the loop with it
+                task.get_loop().call_soon_threadsafe(task.cancel)
 
     async def aclose(self) -> None:
         """End the run, if it has not ended, and wait until what it had said is written back.
