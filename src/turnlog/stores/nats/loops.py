@@ -135,7 +135,9 @@ class BackgroundLoop:
         try:
             return working.result()
         except CancelledError:
-            raise closed() from None
+            if self._closed:
+                raise closed() from None
+            raise
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """End it, after some last work."""
