@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import nats
 from atonce import append_each, append_new, timed
-from nats.js.errors import NoStreamResponseError
+from nats.js.errors import APIError, NoStreamResponseError
 from table import Row, duration, median, ratio
 from text import numbered
 
@@ -26,6 +26,7 @@ _STREAM: Final = "TURNLOG"
 _BARE: Final = "BARE"
 _ID: Final = "Nats-Msg-Id"
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+_NO_PEERS: Final = 10005  # of the servers' errors
 _PATIENCE: Final = 60.0  # seconds
 _client: Final[Any] = nats  # its types say too little
 
@@ -148,6 +149,16 @@ async def _messages(streams: Any) -> int:
     return found
 
 
+async def _is_made(streams: Any, config: Any) -> bool:
+    try:
+        await streams.add_stream(config)
+    except APIError as error:
+        if error.err_code != _NO_PEERS:  # a node that is busy seems to be away
+            raise
+        return False
+    return True
+
+
 class _Bare:
     """Publishes to a stream like turnlog's, on subjects of a name, what turnlog has published."""
 
@@ -162,7 +173,9 @@ class _Bare:
         """Make the stream where there is none yet; look at the last message of turnlog's."""
         info = await streams.stream_info(_STREAM)
         config = info.config.evolve(name=_BARE, subjects=[f"{_BARE}.>"], republish=None)
-        await streams.add_stream(config)
+        async with asyncio.timeout(_PATIENCE):
+            while not await _is_made(streams, config):  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.1)
         bare = cls(streams, name, await streams.get_msg(_STREAM, seq=info.state.last_seq))
         await bare._answered()
         return bare

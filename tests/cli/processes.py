@@ -16,10 +16,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
     from pathlib import Path
 
 COMMAND: Final = [sys.executable, "-m", "turnlog"]
+# What takes long shows how far it is; a test that looks at all that is shown must not depend on it.
+WITHOUT_PROGRESS: Final = """
+from turnlog.cli import main, progress
+progress._PATIENCE = float("inf")
+main()
+"""
 _LONGEST: Final = 100  # seconds, so that a hanging test ends
 
 
@@ -97,7 +103,7 @@ class Terminal:
         """
         self.type("\x03")
         while True:
-            if not self._waits(5):
+            if not self._waits(20):
                 self.type("\x03")
             elif not self._read():
                 return self.end()
@@ -122,13 +128,16 @@ class Terminal:
 
 @contextmanager
 def terminal(
-    root: Path, *args: object, env: Mapping[str, str] | None = None
+    root: Path,
+    *args: object,
+    env: Mapping[str, str] | None = None,
+    command: Sequence[str] = COMMAND,
 ) -> Generator[Terminal]:
     """Start the command at a terminal of its own; it is dead when the block ends."""
     master, slave = pty.openpty()
     try:
         with subprocess.Popen(
-            [*COMMAND, *map(str, args)],
+            [*command, *map(str, args)],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -154,7 +163,8 @@ def at_terminal(
     root: Path, *args: object, typed: str = "", env: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
     """Run the command at a terminal; give its exit status and all that was shown."""
-    with terminal(root, *args, env=env) as person:
+    command = [sys.executable, "-c", WITHOUT_PROGRESS]
+    with terminal(root, *args, env=env, command=command) as person:
         if typed:
             person.type(typed)
         return person.end()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # What was asked last by who tells of appends, and by who listens and has looked once.
 NOTIFIED_OR_LISTENING: LiteralString = """
     SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'
-    AND (query LIKE '%pg_notify(%' OR query LIKE '%id, life, turns FROM%')
+    AND (query LIKE '%pg_notify(%' OR query LIKE '%AS w (namespace, id)%')
 """
 # Python warns of a fork while other threads run: that is what these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # All that the waiting memory asks is in the server's log.
 LOGGED: Final = "application_name=waiter&options=-c%20log_statement%3Dall"
 ASKED: Final = ("LOG:  statement: ", "LOG:  execute ")
-LOOK: Final = "id, life, turns FROM"  # what who listens asks once
+LOOK: Final = "AS w (namespace, id)"  # in what who listens asks once
 BY_HAND: Final = """
     WITH grown AS (
         UPDATE turnlog_thread SET turns = turns + 1 WHERE id = 't' RETURNING turns - 1 AS seq

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from turnlog.commit import GroupCommit
 
-PATIENCE = 10.0  # a watchdog, in seconds
+PATIENCE = 60.0  # a watchdog, in seconds
 
 
 class Thread:
@@ -120,5 +120,5 @@ def in_time(work: Callable[[], object]) -> None:
     """Run what might hang for ever in a thread of its own, and fail if it does."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(PATIENCE / 2)
+    thread.join(PATIENCE)
     assert not thread.is_alive(), "it hangs"

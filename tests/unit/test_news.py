@@ -76,8 +76,8 @@ class Notes:
 
     def began(self, changed: Callable[[], None], stop: Callable[[], None]) -> Callable[[], None]:
         """Note that somebody watches; give what ends it."""
-        self.watches += 1
         self.watching.append(changed)
+        self.watches += 1  # now that it is there, for who waits for it
         self.callers.add(threading.get_ident())
 
         def end() -> None:

@@ -201,7 +201,8 @@ def test_close_tells_who_watches_and_ends_the_os_thread(things: Things, poller: 
 def test_after_a_fork_nothing_is_watched(things: Things, poller: Poller) -> None:
     """After a fork nobody is told who watched before, and threads may be watched anew."""
     stop = poller.watch(A, pytest.fail)
-    poller.after_fork()
+    with poller._mutex:  # pyright: ignore[reportPrivateUsage] - where there is a thread that looks
+        poller.after_fork()
     things.values[A] = 1
     told = threading.Event()
     again = poller.watch(A, told.set)

@@ -75,7 +75,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def queued(mem: MemoryThread) -> int:
     """Say how many wait in the process; white box, since nothing tells of a waiter."""
-    waiting = mem._turn_queue._waiting  # pyright: ignore[reportPrivateUsage]
+    waiting = list(mem._turn_queue._waiting)  # pyright: ignore[reportPrivateUsage]
     return sum(not place.cancelled() for place in waiting)
 
 
@@ -897,7 +897,6 @@ def test_many_that_wait_and_give_up(mem: MemoryThread) -> None:
     assert is_free(mem)
 
 
-@pytest.mark.timeout(60)
 def test_a_task_lets_go_though_every_worker_waits(mem: MemoryThread) -> None:
     """A task lets go of the lock while all the OS threads of its loop's pool wait for it.
 
@@ -906,7 +905,7 @@ def test_a_task_lets_go_though_every_worker_waits(mem: MemoryThread) -> None:
 
     def work() -> str:
         try:
-            with mem.turn_lock(timeout=3):
+            with mem.turn_lock(timeout=PATIENCE):
                 return "had it"
         except LockTimeout:
             return "too late"
@@ -974,6 +973,7 @@ def test_ctrl_c_that_reaches_another_thread(mem: MemoryThread) -> None:
     assert is_free(mem)
 
 
+@pytest.mark.usefixtures("collected")
 def test_ctrl_c_while_another_memory_has_it(root: Path) -> None:
     """Ctrl-C between two tries is raised at once; the queue goes on."""
     store = Gated(root)

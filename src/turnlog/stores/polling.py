@@ -79,22 +79,26 @@ class Poller:
             self._end = end
 
     def _poll(self, end: threading.Event) -> None:
-        took = 0.0
-        while not end.wait(max(self._period, _REST * took)):
+        before = took = 0.0
+        # By the shorter of two looks: one that stood still for once is no measure.
+        while not end.wait(max(self._period, _REST * min(before, took))):
             began = time.monotonic()
             if not self._look_at_all(end):
                 return
-            took = time.monotonic() - began
+            before, took = took, time.monotonic() - began
 
     def _look_at_all(self, end: threading.Event) -> bool:
         """Tell of what has changed; say whether to go on."""
         for key in self._watchers.watched():
+            before = self._seen.get(key)
             state = self._state(key)
             with self._mutex:
                 if end.is_set():
                     return False
-                is_news = self._seen.get(key) != state
-                self._seen[key] = state
+                known = self._seen.get(key)
+                is_news = known != state
+                if known == before:  # else who has just begun to watch has looked later than this
+                    self._seen[key] = state
             if is_news:
                 self._watchers.tell(key)
         with self._mutex:

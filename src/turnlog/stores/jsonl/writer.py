@@ -127,14 +127,15 @@ class BatchWriter:
                     round_.fail(error)
 
     def _sync_side_by_side(self, rounds: list[_Round]) -> None:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_SYNC_THREADS - 1, "turnlog-sync")
+        pool = self._pool  # another memory over the same store may close it in the meantime
+        if pool is None:
+            pool = self._pool = ThreadPoolExecutor(_SYNC_THREADS - 1, "turnlog-sync")
         waiting = deque(rounds)
         helping: list[Future[None]] = []
         try:
             with suppress(RuntimeError):  # the interpreter is ending, or has no more threads
                 helping.extend(
-                    self._pool.submit(_sync_all, waiting)
+                    pool.submit(_sync_all, waiting)
                     for _ in range(min(_SYNC_THREADS, len(rounds)) - 1)
                 )
             _sync_all(waiting)
