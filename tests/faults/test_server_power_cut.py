@@ -18,6 +18,7 @@ from machine import make_ext4, mounted, needs_root
 from nats_server import NatsServer
 from postgres_server import PostgresServer
 from postgreslook import check_tables
+from proxy import Proxy
 from serverprocess import new_folder, remove_folder
 from serverstorm import Storm, check_order, contents
 from serverwriters import OK, REFUSED
@@ -76,11 +77,18 @@ class Disk:
 
 
 def cut(
-    storm: Storm, disk: Disk, kill: Callable[[], object], start: Callable[[], object]
+    storm: Storm,
+    disk: Disk,
+    proxy: Proxy,
+    kill: Callable[[], object],
+    start: Callable[[], object],
 ) -> set[tuple[str, str]]:
     """Cut a server's power under a storm and start it again; give what was acknowledged before."""
+    proxy.black_hole()  # it lives on for a moment without its disk; nobody may hear of that
     acknowledged = set(storm.turns(OK))
     disk.lose_power(kill)
+    proxy.drop()
+    proxy.forward()
     start()
     storm.wait_for_progress()
     return acknowledged
@@ -127,10 +135,10 @@ def test_nats_that_syncs_always(tmp_path: Path) -> None:
     """A single NATS server that syncs always has all that it acknowledged, after each cut."""
     with nats_on_a_disk(tmp_path, "always") as (server, disk):
         url = server.new_stream_url()
-        with Storm(url, IDS) as storm:
+        with Proxy(server.port) as proxy, Storm(proxy.url(url), IDS) as storm:
             acknowledged = set[tuple[str, str]]()
             for _ in range(2):
-                acknowledged |= cut(storm, disk, server.kill, server.start)
+                acknowledged |= cut(storm, disk, proxy, server.kill, server.start)
         assert not missing(storm, url, acknowledged)
 
 
@@ -142,10 +150,10 @@ def test_postgres() -> None:
         def kill() -> None:
             server.stop("immediate")
 
-        with Storm(url, IDS) as storm:
+        with Proxy(server.port) as proxy, Storm(proxy.url(url), IDS) as storm:
             acknowledged = set[tuple[str, str]]()
             for _ in range(2):
-                acknowledged |= cut(storm, disk, kill, server.start)
+                acknowledged |= cut(storm, disk, proxy, kill, server.start)
         assert not missing(storm, url, acknowledged)
         check_tables(url)
 
