@@ -37,7 +37,7 @@ def test_stopped_holder(root: Path) -> None:
                 begun = time.monotonic()
                 with pytest.raises(LockTimeout, match=r"thread 't' in namespace 'default'") as late:
                     attempt()
-                assert time.monotonic() - begun >= 0.2
+                assert 0.2 <= time.monotonic() - begun < 60
                 assert "nothing was written" in str(late.value)
                 assert isinstance(late.value, NotWritten)
                 assert isinstance(late.value, TimeoutError)

@@ -688,25 +688,30 @@ def test_foreign_subjects_are_no_threads(
 # ---- turn locks ----
 
 
-def test_the_turn_lock_of_a_dead_holder_comes_free(
-    make: Callable[..., NatsStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have turn locks end some seconds after their holders, and be renewed all the time."""
+    monkeypatch.setattr(stream, "LEASE", 5.0)
+    monkeypatch.setattr(leases, "_RENEW", 0.1)
+
+
+@pytest.mark.usefixtures("short_leases")
+def test_the_turn_lock_of_a_dead_holder_comes_free(make: Callable[..., NatsStore]) -> None:
     """Where a holder goes away without a word, another one has the lock after a while."""
-    monkeypatch.setattr(stream, "LEASE", 1.0)
     holder, waiter = make(), make()
     assert holder.try_turn_lock(KEY) is not None
+    assert waiter.try_turn_lock(KEY) is None
     holder.after_fork()  # it has forgotten all it held, as one that died
-    _until(lambda: waiter.try_turn_lock(KEY))
+    taken: list[object] = []
+    _until(lambda: taken.append(waiter.try_turn_lock(KEY)) or taken[-1])
+    assert taken[0] is None
 
 
-def test_a_living_holder_renews_the_turn_lock(
-    make: Callable[..., NatsStore],
-    nats_server: NatsServer,
-    nats_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.usefixtures("short_leases")
+def test_a_living_holder_keeps_the_turn_lock(
+    make: Callable[..., NatsStore], nats_server: NatsServer, nats_url: str
 ) -> None:
-    """A holder that lives renews the lock, also where the server was killed meanwhile."""
-    monkeypatch.setattr(leases, "_RENEW", 0.1)
+    """A holder that lives has the lock for longer than it lasts, and takes it again if it ended."""
     holder, waiter = make(), make()
     release = holder.try_turn_lock(KEY)
     assert release is not None
@@ -715,12 +720,17 @@ def test_a_living_holder_renews_the_turn_lock(
     def renewals() -> int:
         return api(nats_server, f"STREAM.INFO.{name}")["state"]["last_seq"]
 
-    for _ in range(2):
+    def renewed(times: int) -> None:
         first = renewals()
-        _until(lambda first=first: renewals() > first + 5)
+        _until(lambda: renewals() > first + times)
         assert waiter.try_turn_lock(KEY) is None
-        nats_server.kill()
-        nats_server.start()
+
+    renewed(60)  # which takes longer than a lock lasts
+    nats_server.kill()
+    nats_server.start()
+    renewed(5)
+    api(nats_server, f"STREAM.PURGE.{name}")  # as if it had ended while the server was away
+    renewed(5)
     release()
     assert waiter.try_turn_lock(KEY) is not None
 

@@ -116,6 +116,11 @@ async def reached(gate: Gate) -> None:
     assert await asyncio.to_thread(gate.entered.wait, PATIENCE)
 
 
+def committers_since(before: set[threading.Thread]) -> list[threading.Thread]:
+    """Give the committers among the threads that were not there before."""
+    return [each for each in set(threading.enumerate()) - before if each.name == "turnlog"]
+
+
 def in_time(work: Callable[[], object]) -> None:
     """Run what might hang for ever in a thread of its own, and fail if it does."""
     thread = threading.Thread(target=work, daemon=True)

@@ -19,6 +19,7 @@ from scripted import (
     ScriptedStore,
     Thread,
     busy,
+    committers_since,
     in_time,
     raising,
     reached,
@@ -35,11 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # ---- who commits ----
-
-
-def committers_since(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Give the committers among the threads that were not there before."""
-    return [each for each in set(threading.enumerate()) - before if each.name == "turnlog"]
 
 
 def test_a_lone_append_is_committed_by_its_own_thread() -> None:

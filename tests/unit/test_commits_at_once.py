@@ -19,6 +19,7 @@ from scripted import (
     ScriptedStore,
     Thread,
     busy,
+    committers_since,
     in_time,
     raising,
     reached,
@@ -483,7 +484,7 @@ def test_what_was_committed_is_let_go_of(store: ScriptedStore) -> None:
         await asyncio.gather(*(commit.arun(ticket_of(thread, "y")) for thread in threads))
 
     asyncio.run(main())
-    committers = [t for t in set(threading.enumerate()) - before if t.name == "turnlog"]
+    committers = committers_since(before)
     assert 1 <= len(committers) <= store.commits_at_once
     threads.clear()
     deadline = time.monotonic() + PATIENCE
