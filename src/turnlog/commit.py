@@ -1,11 +1,11 @@
 """GroupCommit: gathers appends into batches, so that many cost one commit.
 
-An append becomes a ticket in a queue. Whoever finds no commit under way leads: it takes all
-tickets, its own and those that came meanwhile, has the store commit them as one batch, and
-resolves them. A synchronous caller leads in its own thread, so a lone append changes no thread
-and waits for nobody; asynchronous callers, and whatever is left in the queue when a leader's own
-ticket is done, are led by a committer thread. The event loop never touches the store; one
-wake-up resolves a whole batch.
+An append becomes a ticket in a queue. A leader takes all tickets, has the store commit them as one
+batch, and resolves them. Committer threads lead. A synchronous caller that finds the queue empty
+and no commit under way leads in its own thread, where the store allows that (`commits_in_caller`):
+a change of threads would take as long again as the commit. It commits its own ticket alone, and
+leaves to a committer what came meanwhile. The event loop never touches the store; one wake-up
+resolves a whole batch.
 
 Where the store takes several commits at once, there may be as many leaders: what comes while all
 of them are busy with others' threads has one more. No two of them ever have the same thread: its
@@ -17,11 +17,14 @@ committed; its tickets time out one by one.
 What waits in the queue is bounded: an append that finds it full is not even encoded before there
 is room, so that a burst costs no more memory than its callers hold anyway.
 
-What was submitted completes. A cancelled task, and a Ctrl-C in the middle of a synchronous
-append, wait for the outcome and go on their way after it, so that what a thread shows is what the
-store has.
+What was submitted completes. A cancellation, and the exception of a signal's handler in the middle
+of a synchronous append, wait for the outcome and are raised after it, so that what a thread shows
+is what the store has. In the main thread the handlers of signals wait (`DeferredSignals`). Another
+exception that arrives from outside (one that another OS thread sets, or MemoryError) may be raised
+at any line: then `_recover` releases what this OS thread holds, and has a committer do the rest.
+No thread but a caller's own meets such exceptions.
 
-Knows `stores.base` only. Source: design, section 5, and section 4, point 7.
+Knows `stores.base` only. Source: design, section 5, and section 4, point 7; cases C33 to C45.
 """
 
 from __future__ import annotations
@@ -33,9 +36,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec import Struct
 
 from turnlog.errors import Closed, LockTimeout, NotWritten, OutcomeUnknown, TurnlogError
-from turnlog.interrupts import Uninterrupted
+from turnlog.interrupts import DeferredSignals, release_if_owned
 from turnlog.room import Room
-from turnlog.stores.base import Outcome, Read
+from turnlog.stores.base import BrokenOff, Outcome, Read
 from turnlog.ticket import wake
 
 if TYPE_CHECKING:
@@ -79,6 +82,7 @@ class GroupCommit:
         """Begin with an empty queue."""
         self._store = store
         self._most_leaders = store.commits_at_once
+        self._callers_lead = bool(getattr(store, "commits_in_caller", False))
         self._lock_timeout = lock_timeout
         self._reset()
 
@@ -88,6 +92,7 @@ class GroupCommit:
         self._queue: list[Ticket] = []
         self._room = Room(_MOST_WAITING, self._mutex)
         self._under_way: dict[int, _Entries] = {}  # what each leader has, by its OS thread
+        self._at_store: set[int] = set()  # leaders' OS threads whose outcomes are not all known
         self._committers: set[int] = set()  # their OS threads
         self._told = 0  # committers who have been told to lead, and have taken nothing yet
         self._napping = 0  # leaders who have nothing but what is locked
@@ -125,36 +130,44 @@ class GroupCommit:
         Raises:
             StoreError: as the ticket's thread says.
         """
-        with Uninterrupted():
-            self._see_to(ticket)
+        signals = DeferredSignals()
+        try:
+            signals.begin()
+            self._lead(self._submit(ticket), ticket)
             ticket.wait()
+            signals.end()
+        except TurnlogError:  # it was refused, or this is what a handler raised after it
+            signals.end()
+            raise
+        except BaseException:
+            try:
+                if self._recover(ticket):
+                    ticket.wait()
+            finally:
+                signals.end()
+            raise
         ticket.raise_error()
 
     async def arun(self, ticket: Ticket) -> None:
         """Commit a ticket; return when it is durable. Does not block the loop. As `run`."""
         outcome = ticket.wait_in_loop()
-        self._see_to(ticket, in_loop=True)
         try:
+            self._lead(self._submit(ticket, in_loop=True), ticket)
             await outcome
-        except BaseException as cancellation:
+        except TurnlogError:  # it was refused
+            raise
+        except BaseException as raised:
+            if self._recover(ticket):
+                outcome = ticket.wait_in_loop()  # the first may have been left in mid-await
+                if not ticket.done:
+                    await outcome
             if ticket.error is not None:
-                raise cancellation from ticket.error
+                raise raised from ticket.error
             raise
         ticket.raise_error()
 
-    def _see_to(self, ticket: Ticket, *, in_loop: bool = False) -> None:
-        """Queue a ticket, and commit what its caller has to."""
-        try:
-            self._lead(self._submit(ticket, in_loop=in_loop), ticket)
-        except TurnlogError:  # it was refused
-            raise
-        except BaseException:
-            # A signal's handler raised, or memory ran out: nobody may be left waiting.
-            self._break_off()
-            raise
-
     def _submit(self, ticket: Ticket, *, in_loop: bool = False) -> _Entries:
-        """Queue a ticket; give what its caller has to commit, if nobody else will.
+        """Queue a ticket; return what its caller has to commit, if no other thread will.
 
         In a loop that is only so where there can be no committer thread.
         """
@@ -174,7 +187,10 @@ class GroupCommit:
                 self._changed.notify_all()
             if not self._lacks_leader((ticket,)):
                 return {}
-            return {} if in_loop and self._tell_committer() else self._take()
+            alone = self._callers_lead and len(self._queue) == 1
+            if (in_loop or not alone) and self._tell_committer():
+                return {}
+            return self._take()
 
     def _is_within(self) -> bool:
         """Tell whether this OS thread is in the midst of another append: a signal's handler is."""
@@ -227,8 +243,9 @@ class GroupCommit:
                 self._under_way[threading.get_ident()] = {}
                 entries = self._next(ticket, nap)
         if ticket is not None and interrupt is not None:
-            ticket.wait()  # another leader may have taken it while this one napped
-            raise interrupt
+            ticket.wait()  # a committer may have it now
+            if ticket.error is None or not isinstance(interrupt, Exception):
+                raise interrupt from ticket.error
 
     def _has_news(self, busy: list[Ticket]) -> bool:
         """Tell whether a leader may take more than what is locked. The caller holds the mutex."""
@@ -242,7 +259,7 @@ class GroupCommit:
 
         The caller holds the mutex.
         """
-        if self._queue and ticket is not None and ticket.done and self._tell_committer():
+        if self._queue and ticket is not None and self._tell_committer():
             del self._under_way[threading.get_ident()]
             return {}
         if nap:
@@ -259,25 +276,50 @@ class GroupCommit:
         if self._closed:
             self._changed.notify_all()
 
+    def _recover(self, ticket: Ticket) -> bool:
+        """After an exception from outside: have a committer do what this OS thread had begun.
+
+        Returns:
+            Whether the outcome of the ticket is still to come.
+        """
+        self._break_off()
+        with self._mutex:
+            under_way = (entry for taken in self._under_way.values() for entry in taken.values())
+            submitted = ticket in self._queue or any(ticket in entry.tickets for entry in under_way)
+            return submitted and not ticket.done
+
     def _break_off(self) -> None:
-        """Resolve what a leader had who cannot go on, and have another lead the others."""
+        """Lead no more, wherever this leader is; release what it holds."""
+        release_if_owned(self._mutex)
         futures: Futures = {}
         with self._mutex:
             this = threading.get_ident()
             entries = self._under_way.get(this, {})
-            for entry in entries.values():
-                for ticket in entry.tickets:
-                    if not ticket.done and ticket not in self._queue:
-                        ticket.error = ticket.error or _unknown(entry.key, None)
-                        ticket.resolve(futures)
+            left = [
+                ticket
+                for entry in entries.values()
+                for ticket in entry.tickets
+                if ticket not in self._queue
+            ]
+            if this in self._at_store:  # what the store has done is not known
+                for ticket in left:
+                    if not ticket.done:
+                        ticket.error = ticket.error or _unknown(ticket.log.key, None)
+                    ticket.resolve(futures)  # also what is done: its task may not have heard it
+            else:
+                self._queue[:0] = [ticket for ticket in left if not ticket.done]
             wake(futures)
-            self._leave_room(entries)
+            self._at_store.discard(this)
             self._committers.discard(this)
-            self._told = min(self._told, self._idle)  # it may have been told, and taken nothing
             if this in self._under_way:
                 self._leave()
+            self._told = min(self._told, self._idle)  # it may have been told, and taken nothing
+            waiting = [each for taken in self._under_way.values() for each in taken.values()]
+            tickets = [*self._queue, *(ticket for entry in waiting for ticket in entry.tickets)]
+            self._room.set_taken(sum(ticket.size for ticket in tickets))
             if self._lacks_leader(self._queue):
                 self._tell_committer()
+            self._changed.notify_all()  # it may have told a committer, and not woken it
 
     def _leave_room(self, entries: _Entries) -> None:
         """Give back the room of the tickets that are done. The caller holds the mutex."""
@@ -325,8 +367,13 @@ class GroupCommit:
         busy: list[Ticket] = []
         raised: BaseException | None = None
         futures: Futures = {}
+        this = threading.get_ident()
+        self._at_store.add(this)
         try:
             settled = list(zip(entries, self._store.commit(entries), strict=True))
+        except BrokenOff as broken:
+            raised = broken.raised
+            settled = list(zip(entries, broken.outcomes, strict=True))
         except BaseException as error:  # noqa: BLE001 - others wait for an outcome
             raised = None if isinstance(error, Exception) else error
             settled = [(entry, _lost(entry, error)) for entry in entries]
@@ -340,6 +387,7 @@ class GroupCommit:
                     ticket.resolve(futures)
         finally:
             wake(futures)
+        self._at_store.discard(this)
         return busy, raised
 
     # ---- the end ----

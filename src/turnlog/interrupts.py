@@ -1,6 +1,9 @@
-"""Keeps Ctrl-C waiting while something must not be broken off, and hears it while one waits.
+"""Defers signals while something must not be broken off, and lets Ctrl-C through while one waits.
 
-Source: design, section 4, point 7.
+A handler of a signal may raise: Ctrl-C's does, so does an alarm that ends a job, or one that calls
+`sys.exit` at SIGTERM. Python runs it in the main thread, between any two steps of what runs there.
+
+Source: design, section 4, point 7; cases C33 and C45.
 """
 
 from __future__ import annotations
@@ -9,9 +12,7 @@ import importlib
 import math
 import threading
 import time
-from contextlib import suppress
-from signal import SIGINT
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,43 +26,126 @@ _signals: Final[Any] = importlib.import_module("_signal")
 # thread, whoever may wait for long has to look.
 LOOK: Final = 1.0
 
+# Without the real-time signals: to look for their handlers would double the cost.
+_FIRST_REAL_TIME: Final = 32
+_DEFERRED: Final = tuple(each for each in _signals.valid_signals() if each < _FIRST_REAL_TIME)
 
-class Uninterrupted:
-    """Keeps Ctrl-C waiting until the end of the block. In the main thread; else it does nothing."""
 
-    __slots__ = ("_noted", "previous")
+class DeferredSignals:
+    """Keeps the handlers of signals waiting until `end`. In the main thread; else it does nothing.
 
-    def __enter__(self) -> None:
-        """Take SIGINT's place, where this is the thread that signals reach."""
-        self._noted: tuple[int, FrameType | None] | None = None
-        self.previous: Any = None
-        if threading.get_ident() == threading.main_thread().ident:
-            previous = _signals.getsignal(SIGINT)
-            if callable(previous):
+    An exception at any line leaves no handler replaced where both ways out call `end`:
+
+        try:
+            signals.begin()
+            ...
+            signals.end()
+        except BaseException:
+            signals.end()
+            raise
+
+    A `with` block does the same, for what is not to withstand exceptions of other kinds: those
+    that another OS thread sets.
+    """
+
+    __slots__ = ("_note", "_noted", "_previous")
+
+    def __init__(self) -> None:
+        """Defer nothing yet."""
+        self._previous: dict[int, Callable[[int, FrameType | None], object]] = {}
+        self._noted: list[tuple[int, FrameType | None]] = []
+        self._note = self._noted_by  # one object, to be told from other handlers
+
+    def begin(self) -> None:
+        """Take the place of every handler, where this is the thread that signals reach."""
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        for number in _DEFERRED:
+            handler = _signals.getsignal(number)
+            if callable(handler):
+                self._previous[number] = handler
                 try:
-                    _signals.signal(SIGINT, self._note)
-                    self.previous = previous
+                    _signals.signal(number, self._note)
                 except ValueError:  # a subinterpreter has no signals
-                    pass
+                    self._previous.clear()
+                    return
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted = (number, frame)
+    def _noted_by(self, number: int, frame: FrameType | None) -> None:
+        self._noted.append((number, frame))
+
+    def end(self) -> None:
+        """Put the handlers back, and call those whose signals came. May be called again.
+
+        Raises:
+            BaseException: what a handler raises. Of several, one that is not an Exception, such as
+                SystemExit, comes before the others.
+        """
+        raised: BaseException | None = None
+        while self._previous:
+            try:
+                self._finish()
+            except BaseException as error:  # noqa: BLE001 - the other handlers have to be put back
+                raised = _graver(raised, error)
+        if raised is not None:
+            raise raised
+
+    def _finish(self) -> None:
+        for number, handler in self._previous.items():
+            if _signals.getsignal(number) is self._note:
+                _signals.signal(number, handler)
+        self.let_through()
+        self._previous = {}
+
+    def let_through(self) -> None:
+        """Call the handlers whose signals came, where an exception would do no harm."""
+        while self._noted:
+            number, frame = self._noted[0]
+            del self._noted[0]
+            self._previous[number](number, frame)
+
+    def forget(self) -> None:
+        """In a forked child: put the handlers back; what came meanwhile came to the parent."""
+        self._noted.clear()
+        self.end()
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        try:
+            self.begin()
+        except BaseException:
+            self.end()
+            raise
+        return self
 
     def __exit__(self, *_: object) -> None:
-        """Give it back, and let through what came meanwhile."""
-        if self.previous is not None:
-            _signals.signal(SIGINT, self.previous)
-            if self._noted is not None:
-                self.previous(*self._noted)
+        """End."""
+        self.end()
 
 
-def restore_interrupts() -> None:
+def _graver(first: BaseException | None, second: BaseException) -> BaseException:
+    """Return the exception that must not be swallowed, or else the later one."""
+    if first is None or first is second:
+        return second
+    if isinstance(second, Exception) and not isinstance(first, Exception):
+        first, second = second, first
+    second.__context__ = first
+    return second
+
+
+def release_if_owned(mutex: threading.RLock) -> None:
+    """Release a mutex that an exception has left acquired by this OS thread, however often."""
+    own: Any = mutex
+    while own._is_owned():  # noqa: SLF001 - as Condition does
+        own.release()
+
+
+def restore_signals() -> None:
     """In a forked child: undo what an append of the parent's main thread had set for a while."""
-    handler = _signals.getsignal(SIGINT)
-    keeper = getattr(handler, "__self__", None)
-    if isinstance(keeper, Uninterrupted):
-        with suppress(ValueError):  # not the main thread
-            _signals.signal(SIGINT, keeper.previous)
+    for number in _DEFERRED:
+        keeper = getattr(_signals.getsignal(number), "__self__", None)
+        if isinstance(keeper, DeferredSignals):
+            keeper.forget()
+            return
 
 
 def wait_interruptibly(wait: Callable[[float], bool], seconds: float | None = None) -> bool:

@@ -22,7 +22,7 @@ from turnlog.codec import decode_turn
 from turnlog.commit import GroupCommit
 from turnlog.conversation import Conversation
 from turnlog.errors import Closed, DamagedThread, ForeignThread
-from turnlog.interrupts import restore_interrupts
+from turnlog.interrupts import restore_signals
 from turnlog.measure import check_count
 from turnlog.names import DEFAULT_NAMESPACE, ThreadKey, check_name, thread_key
 from turnlog.news import News
@@ -414,7 +414,7 @@ async def aopen(id: str, namespace: str = DEFAULT_NAMESPACE) -> MemoryThread:
 def _after_fork() -> None:
     global _default_mutex  # noqa: PLW0603 - another thread of the parent may have held it
     _default_mutex = threading.Lock()
-    restore_interrupts()
+    restore_signals()
     for memory in list(_memories):
         memory.after_fork()
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from turnlog.errors import InvalidTurn
-from turnlog.interrupts import Uninterrupted, wait_interruptibly
+from turnlog.interrupts import DeferredSignals, wait_interruptibly
 from turnlog.ownthread import in_own_thread
 from turnlog.stores.watchers import Watchers
 
@@ -131,12 +131,12 @@ class _Watch:
         self._ended = False
 
     def begin(self) -> None:
-        with Uninterrupted(), self._mutex:  # else what was just begun could never be ended
+        with DeferredSignals(), self._mutex:  # else what was just begun could never be ended
             if not self._ended:
                 self._stop = self._watch()
 
     def end(self) -> None:
-        with Uninterrupted(), self._mutex:
+        with DeferredSignals(), self._mutex:
             self._ended = True
             if self._stop is not None:
                 self._stop()

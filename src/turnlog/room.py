@@ -12,10 +12,9 @@ Source: design, section 5.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from typing import TYPE_CHECKING
 
-from turnlog.interrupts import wait_interruptibly
+from turnlog.interrupts import release_if_owned, wait_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +23,12 @@ if TYPE_CHECKING:
 class _Place:
     """A place in line."""
 
-    __slots__ = ("called", "gone", "size", "wake")
+    __slots__ = ("called", "size", "wake")
 
     def __init__(self, size: int, wake: Callable[[], object]) -> None:
         self.size = size
         self.wake = wake
-        self.called = False  # told to come in; its room is held for it
-        self.gone = False
+        self.called = False  # told to come in; its room is held for it until it has come
 
 
 class Room:
@@ -50,7 +48,7 @@ class Room:
         self._size = size
         self._mutex = mutex
         self._taken = 0
-        self._line: deque[_Place] = deque()
+        self._line: dict[_Place, None] = {}  # in order
 
     def take(self, size: int) -> None:
         """Take room."""
@@ -61,21 +59,44 @@ class Room:
     def leave(self, size: int) -> None:
         """Give room back, and let those in line come in for whom there is room now."""
         self._taken -= size
-        while self._line and (self._line[0].gone or self._taken < self._size):
-            place = self._line.popleft()
-            if not place.gone and _call(place):
-                self._taken += place.size
-        self.full = bool(self._line) or self._taken >= self._size
+        self.full = self._taken >= self._size
+        for place in list(self._line):
+            if place.called:
+                continue
+            if self._taken >= self._size:
+                self.full = True
+                return
+            self._call(place)
+
+    def _call(self, place: _Place) -> None:
+        """Tell a place's caller to come in, and hold its room for it."""
+        place.called = True
+        self._taken += place.size
+        self.full = self._taken >= self._size
+        try:
+            place.wake()
+        except RuntimeError:  # its loop was closed: nothing waits any more
+            del self._line[place]
+            self._taken -= place.size
+
+    def set_taken(self, size: int) -> None:
+        """Count again, after an exception from outside, what tickets take and callers hold."""
+        self._taken = size + sum(place.size for place in self._line if place.called)
+        self.leave(0)
 
     def wait(self, size: int) -> None:
         """Wait in line for room of a size, to be taken at once. Blocks."""
-        called = threading.Event()
-        place = _Place(size, called.set)
+        called = threading.Lock()
+        called.acquire()
+        place = _Place(size, called.release)
         try:
             self._line_up(place)
-            wait_interruptibly(called.wait)
-        finally:
+            wait_interruptibly(lambda seconds: called.acquire(timeout=seconds))
             self._come(place)
+        except BaseException:
+            release_if_owned(self._mutex)
+            self._come(place)
+            raise
 
     async def await_(self, size: int) -> None:
         """Wait in line for room of a size, to be taken at once. Does not block the loop."""
@@ -87,26 +108,20 @@ class Room:
         try:
             self._line_up(place)
             await called.wait()
-        finally:
             self._come(place)
+        except BaseException:
+            release_if_owned(self._mutex)
+            self._come(place)
+            raise
 
     def _line_up(self, place: _Place) -> None:
         with self._mutex:
-            self._line.append(place)
+            self._line[place] = None
             self.leave(0)
 
     def _come(self, place: _Place) -> None:
         """Come in from the line, or go away where the wait was broken off."""
         with self._mutex:
-            place.gone = True
-            self.leave(place.size if place.called else 0)
-
-
-def _call(place: _Place) -> bool:
-    """Tell who waits to come in; say whether that is still possible."""
-    try:
-        place.wake()
-    except RuntimeError:  # its loop was closed: nobody waits any more
-        return False
-    place.called = True
-    return True
+            if place in self._line:
+                del self._line[place]
+                self.leave(place.size if place.called else 0)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from turnlog.errors import TurnlogError
     from turnlog.names import ThreadKey
@@ -67,7 +67,7 @@ class Ticket(Struct, eq=False):
         done: whether its outcome is known.
         refusal: why it appends nothing, as it was decided last.
         dependent: whether that decision holds only if the lines are committed.
-        waiter: what wakes the OS thread that waits for it.
+        waiter: the lock that the waiting OS thread acquires when this is released.
         future: what wakes the task that waits for it.
     """
 
@@ -81,7 +81,7 @@ class Ticket(Struct, eq=False):
     done: bool = False
     refusal: TurnlogError | None = None
     dependent: bool = False
-    waiter: threading.Event | None = None
+    waiter: threading.Lock | None = None
     future: asyncio.Future[None] | None = None
 
     def raise_error(self) -> None:
@@ -92,20 +92,28 @@ class Ticket(Struct, eq=False):
     def wait(self) -> None:
         """Wait until the outcome is known. Blocks."""
         if not self.done:
-            waiter = self.waiter = threading.Event()
-            if not self.done:  # else who resolved it may have seen no waiter yet
-                waiter.wait()
+            # Not an Event: an exception in the midst of its wait could leave it locked, and the
+            # leader would wait for that lock.
+            waiter = threading.Lock()
+            waiter.acquire()
+            self.waiter = waiter
+            if not self.done:  # else the leader may have seen no waiter yet
+                waiter.acquire()
 
     def wait_in_loop(self) -> asyncio.Future[None]:
         """Prepare to be awaited in the running loop."""
-        self.future = _outcome_type()()
-        return self.future
+        future = _outcome_type()()
+        future.ticket = self
+        self.future = future
+        return future
 
     def resolve(self, futures: Futures) -> None:
-        """Say that the outcome is known: wake its thread, or note its future by its loop."""
+        """Note that the outcome is known: wake its OS thread, or add its future to its loop's."""
         self.done = True
-        if self.waiter is not None:
-            self.waiter.set()
+        waiter = self.waiter
+        if waiter is not None:
+            with suppress(RuntimeError):  # it was told before
+                waiter.release()
         if self.future is not None:
             futures.setdefault(self.future.get_loop(), []).append(self.future)
 
@@ -130,18 +138,32 @@ def wake(futures: Futures) -> None:
 
 
 def _finish(futures: list[asyncio.Future[None]]) -> None:
+    try:
+        _set_results(futures)
+    except BaseException:  # a signal's handler raised: the loop logs that, and tasks would hang
+        _set_results(futures)
+        raise
+
+
+def _set_results(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
-        future.set_result(None)
+        if not future.done():
+            future.set_result(None)
 
 
 @functools.cache
-def _outcome_type() -> type[asyncio.Future[None]]:
+def _outcome_type() -> Callable[[], Any]:
     import asyncio  # noqa: PLC0415 - takes as long to import as all the rest
 
     class Uncancelled(asyncio.Future[None]):
         """A future that cannot be cancelled: the task that awaits it is, once it has a result."""
 
+        ticket: Ticket
+
         def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - the base's signature
+            # A handler that raises in the loop's own code can lose the call that wakes the task.
+            if self.ticket.done and not self.done():
+                self.set_result(None)
             return False
 
     return Uncancelled

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from turnlog.codec import find_records
 from turnlog.errors import LockTimeout, StoreError
-from turnlog.interrupts import Uninterrupted
+from turnlog.interrupts import DeferredSignals
 from turnlog.names import ThreadKey  # noqa: TC001 - msgspec looks at a struct's types
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _committed(store: Store, append: _Append, lock_timeout: float) -> Position:
     """Commit an append, trying again while another process has the thread; give its end."""
     deadline = time.monotonic() + lock_timeout
     while True:
-        with Uninterrupted():
+        with DeferredSignals():
             (outcome,) = store.commit([append])
         if outcome.error is not None:
             raise outcome.error

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from turnlog.errors import LockTimeout
-from turnlog.interrupts import Uninterrupted, wait_interruptibly
+from turnlog.interrupts import DeferredSignals, wait_interruptibly
 from turnlog.ownthread import in_own_thread
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class _Try:
         self._release: Release | None = None
 
     def __call__(self) -> Release | None:
-        with Uninterrupted(), self._mutex:  # else what was just taken could be lost
+        with DeferredSignals(), self._mutex:  # else what was just taken could be lost
             self._release = None if self._given_up else self._take()
             return self._release
 
@@ -140,7 +140,8 @@ class TurnLock:
         """Wait for the turn, and hold it. Blocks."""
         wait, place, attempt = self._begin()
         try:
-            self._queue.join(place)
+            with DeferredSignals():
+                self._queue.join(place)
             if wait.for_call(place):
                 time.sleep(_LONGEST_NAP)
             while (release := attempt()) is None:
@@ -157,7 +158,7 @@ class TurnLock:
         trace: TracebackType | None,
     ) -> None:
         """Let go of it."""
-        with Uninterrupted():
+        with DeferredSignals():
             self._leave()
 
     def _leave(self) -> None:
@@ -174,10 +175,11 @@ class TurnLock:
         return _Wait(self._key, self._timeout), Future(), _Try(self._queue.take)
 
     def _abandon(self, place: _Place, attempt: _Try) -> None:
-        try:
-            attempt.give_up()
-        finally:
-            self._queue.leave(place)
+        with DeferredSignals():
+            try:
+                attempt.give_up()
+            finally:
+                self._queue.leave(place)
 
     async def __aenter__(self) -> None:
         """Wait for the turn, and hold it. Does not block the loop; a cancellation gives it up."""

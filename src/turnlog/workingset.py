@@ -22,6 +22,7 @@ from turnlog.errors import (
     Closed,
     Conflict,
     DamageWarning,
+    NotWritten,
     OutcomeUnknown,
     StoreError,
     ThreadReplaced,
@@ -133,7 +134,7 @@ class WorkingSet:
         key = ticket.key
         ticket.refusal, ticket.dependent = None, False
         if self.ended is not None:  # since the ticket was made
-            ticket.refusal = again(self.ended)
+            ticket.refusal = _refusal(self.key, self.ended)
         elif key in decision.keys:
             ticket.dependent = True
         elif key is not None and (key in self._keys or key in news.keys):
@@ -222,6 +223,21 @@ def again(error: TurnlogError) -> TurnlogError:
     if isinstance(error, StoreError) and isinstance(own, StoreError):
         own.errno = error.errno
     return own
+
+
+def _refusal(key: ThreadKey, ended: TurnlogError) -> TurnlogError:
+    """Return the error for an append that waited while its handle was closed (C37)."""
+    if not isinstance(ended, OutcomeUnknown):
+        return again(ended)
+    refused = NotWritten(
+        key,
+        "the outcome of the append before it is unknown, so this handle takes no more; "
+        "nothing of this one was written",
+        "open the thread again, look, and append to what you opened",
+    )
+    refused.__cause__ = ended
+    refused.errno = ended.errno
+    return refused
 
 
 def _fails_with(ticket: Ticket, decision: Decision | None) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import selectors
 import threading
 import time
-from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -20,10 +19,11 @@ from unittest.mock import patch
 
 from turnlog import commit, ticket
 from turnlog.stores.jsonl import writer
+from turnlog.stores.jsonl.syncing import SyncThreads
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
 
 MOST_STEPS = 100_000
 
@@ -173,21 +173,23 @@ class Schedule:
 # ---- what stands in for the locks of the modules that wait ----
 
 
-class Event:
-    """As `threading.Event`."""
+class Lock:
+    """As `threading.Lock`."""
 
     def __init__(self, schedule: Schedule) -> None:
-        """Begin unset."""
+        """Begin released."""
         self._schedule = schedule
-        self._set = False
+        self._acquired = False
 
-    def set(self) -> None:
-        """Let those go on that wait."""
-        self._set = True
+    def acquire(self) -> None:
+        """Wait until it is released, and acquire it."""
+        if self._acquired:
+            self._schedule.step(lambda: not self._acquired)
+        self._acquired = True
 
-    def wait(self) -> None:
-        """Wait for it."""
-        self._schedule.step(lambda: self._set)
+    def release(self) -> None:
+        """Let another acquire it."""
+        self._acquired = False
 
 
 class Condition:
@@ -235,21 +237,13 @@ class Committer:
         self.ident = self._schedule.add(self._target, self._schedule.process, serves=True)
 
 
-class InTurn:
-    """As `ThreadPoolExecutor`, but what is submitted is done at once."""
+class InTurn(SyncThreads):
+    """As `SyncThreads`, but the calling thread makes every call."""
 
-    def __init__(self, *_: object) -> None:
-        """Need nothing."""
-
-    def submit(self, work: Callable[..., None], *args: object) -> Future[None]:
-        """Do it."""
-        done: Future[None] = Future()
-        work(*args)
-        done.set_result(None)
-        return done
-
-    def shutdown(self, *, wait: bool) -> None:
-        """Have nothing to do."""
+    def run(self, calls: Iterable[Callable[[], None]]) -> None:
+        """Make the calls one after the other."""
+        for call in calls:
+            call()
 
 
 class Selector(selectors.SelectSelector):
@@ -273,14 +267,14 @@ def stand_ins(schedule: Schedule) -> Generator[None]:
     threads = SimpleNamespace(
         RLock=threading.RLock,
         get_ident=threading.get_ident,
-        Event=partial(Event, schedule),
+        Lock=partial(Lock, schedule),
         Condition=partial(Condition, schedule),
         Thread=partial(Committer, schedule),
     )
     with (
         patch.object(commit, "threading", threads),
         patch.object(ticket, "threading", threads),
-        patch.object(writer, "ThreadPoolExecutor", InTurn),
+        patch.object(writer, "SyncThreads", InTurn),
         patch.object(time, "sleep", do_not_sleep),
     ):
         yield

@@ -16,6 +16,7 @@ from writers import contents, lines_on_disk
 
 from turnlog import Memory, MemoryThread, Message
 from turnlog.stores.jsonl import JsonlStore
+from turnlog.ticket import Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,11 +83,7 @@ def test_extend(root: Path) -> None:
 def waits(thread: int) -> bool:
     """Tell whether an OS thread stands still until its ticket is done."""
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
-    if frame is None or not frame.f_code.co_filename.endswith("threading.py"):
-        return False
-    while frame is not None and not frame.f_code.co_filename.endswith("ticket.py"):
-        frame = frame.f_back
-    return frame is not None
+    return frame is not None and frame.f_code is Ticket.wait.__code__
 
 
 def test_while_it_waits_for_another(root: Path) -> None:

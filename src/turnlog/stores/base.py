@@ -152,6 +152,24 @@ class Outcome(Struct, frozen=True):
     busy: bool = False
 
 
+class BrokenOff(Exception):
+    """Raised by `commit` when an exception from outside had broken it off, and all is known.
+
+    Such an exception may be raised at any line: one that another OS thread sets, a signal's
+    handler's, MemoryError. The store has undone or completed what it had begun.
+
+    Attributes:
+        outcomes: the outcomes of the batch, as `commit` returns them.
+        raised: the exception.
+    """
+
+    def __init__(self, outcomes: Sequence[Outcome], raised: BaseException) -> None:
+        """Keep both."""
+        super().__init__(f"a commit was broken off: {raised!r}")
+        self.outcomes: Sequence[Outcome] = outcomes
+        self.raised: BaseException = raised
+
+
 class Store(Protocol):
     """Lines of bytes under keys, durable and ordered."""
 
@@ -198,7 +216,15 @@ class Store(Protocol):
         nothing: an append with an error has left nothing in the thread, but for OutcomeUnknown.
         Independent: one append's failure, or its lock, does not touch the others. A thread that
         does not exist is made by its first line. Does not wait for another process' lock: the
-        outcome is busy. Raises nothing of its own.
+        outcome is busy.
+
+        A lone synchronous append is committed in its caller's OS thread where the store has an
+        attribute `commits_in_caller` that is true, else in one of turnlog's. In a caller's, an
+        exception from outside may be raised at any line of it.
+
+        Raises:
+            BrokenOff: an exception from outside was raised; every outcome is known all the same.
+            BaseException: that exception; the outcomes are unknown, and no lock is left.
         """
         ...
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from turnlog.codec import keys_of
+from turnlog.interrupts import release_if_owned
 from turnlog.stores.base import START, Append, Outcome, Position, Read, ThreadInfo, replaced
 from turnlog.stores.watchers import Watchers
 
@@ -41,13 +42,14 @@ class InMemoryStore:
 
     read_only = False
     commits_at_once: int = 1
+    commits_in_caller: bool = True
 
     def __init__(self) -> None:
         """Make an empty store."""
         self._lives: dict[ThreadKey, _Life] = {}
         self._numbers = itertools.count(1)
         self._turn_locks: set[ThreadKey] = set()
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._watchers = Watchers()
 
     def load(self, key: ThreadKey) -> Read:
@@ -64,7 +66,12 @@ class InMemoryStore:
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
         """Append to each thread of the batch."""
-        return [self._append(append) for append in batch]
+        try:
+            return [self._append(append) for append in batch]
+        except BaseException:
+            self._watchers.release()
+            release_if_owned(self._mutex)
+            raise
 
     def _append(self, append: Append) -> Outcome:
         with self._mutex:
@@ -119,7 +126,7 @@ class InMemoryStore:
 
     def after_fork(self) -> None:
         """Free the child of the locks that the parent's threads held, and of its watchers."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._turn_locks.clear()
         self._watchers.after_fork()
 

@@ -6,6 +6,8 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from turnlog.interrupts import release_if_owned
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -46,6 +48,10 @@ class Watchers:
             watching = list(self._by_key.get(key, {}).values())
         for changed in watching:
             changed()
+
+    def release(self) -> None:
+        """Release what an exception from outside has left locked by this OS thread."""
+        release_if_owned(self._mutex)
 
     def tell_all(self) -> None:
         """Tell everybody."""

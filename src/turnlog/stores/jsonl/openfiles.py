@@ -17,6 +17,8 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from turnlog.interrupts import release_if_owned
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -35,30 +37,45 @@ class NoRoomError(Exception):
 
 
 class OpenFiles:
-    """The files of one writer, by their threads. Used within a `with` block, by one at a time.
+    """The files of one writer, by their threads. Used by one OS thread at a time.
 
-    In the block what was opened or asked for is in use; with its end it is only kept.
+    From `acquire` to `release` what was opened or asked for is in use; after it, it is only kept.
     """
 
     def __init__(self) -> None:
         """Hold no file yet."""
         self._files: OrderedDict[ThreadKey, ThreadFile] = OrderedDict()
         self._in_use: set[ThreadKey] = set()
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # an exception may leave it acquired: `release_all`
         _everyone.append(weakref.ref(self, _everyone.remove))
 
     def __len__(self) -> int:
         """Give how many are open."""
         return len(self._files)
 
-    def __enter__(self) -> None:
-        """Keep others from closing files."""
+    def acquire(self) -> None:
+        """Keep other OS threads from using and closing files."""
         self._mutex.acquire()
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
         """Have no file in use any more."""
         self._in_use.clear()
         self._mutex.release()
+
+    def unlock_used(self) -> None:
+        """Release the locks on the files in use; close those that cannot be unlocked."""
+        for key in list(self._in_use):
+            file = self._files.get(key)
+            if file is not None:
+                try:
+                    file.unlock()
+                except OSError:
+                    self.drop(key)
+
+    def release_all(self) -> None:
+        """Do as `release`, however often this OS thread has acquired it."""
+        self._in_use.clear()
+        release_if_owned(self._mutex)
 
     def get(self, key: ThreadKey, open_file: Callable[[], ThreadFile | None]) -> ThreadFile | None:
         """Give a thread's file, opened if need be; None where there is none.
@@ -82,7 +99,8 @@ class OpenFiles:
         self._in_use.discard(key)
         file = self._files.pop(key, None)
         if file is not None:
-            file.close()
+            with suppress(OSError):  # it is gone all the same
+                file.close()
 
     def close_kept(self) -> bool:
         """Close the files that are not in use; say whether there were any."""
@@ -92,7 +110,7 @@ class OpenFiles:
         return kept > 0
 
     def close_kept_if_idle(self) -> bool:
-        """Do as `close_kept`, from outside; nothing where somebody is in the block."""
+        """Do as `close_kept`, from outside; nothing while a writer uses them."""
         if not self._mutex.acquire(blocking=False):
             return False
         try:
@@ -128,7 +146,7 @@ class OpenFiles:
 
     def after_fork(self) -> None:
         """In a forked child: close the files, and use no lock that the parent may have held."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._in_use.clear()
         while self._files:
             with suppress(OSError):  # whatever else had closed it: all the others must be let go of
@@ -149,7 +167,7 @@ def with_descriptors(open_file: Callable[[], _Opened], own: OpenFiles | None = N
 
     Args:
         open_file: opens it.
-        own: the files that the caller is in the block of.
+        own: the files that the caller has acquired.
 
     Raises:
         OSError: as `open_file` does.

@@ -11,13 +11,14 @@ from __future__ import annotations
 import datetime as dt
 import os
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from turnlog.errors import ReadOnly, StoreError
+from turnlog.interrupts import LOOK, DeferredSignals
 from turnlog.names import is_plain
 from turnlog.stores.base import START, Append, Outcome, Read, ThreadInfo
 from turnlog.stores.jsonl import doctor
@@ -33,7 +34,7 @@ from turnlog.stores.jsonl.watch import file_poller
 from turnlog.stores.jsonl.writer import BatchWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import TypeVar
 
     from turnlog.names import ThreadKey
@@ -55,6 +56,7 @@ class JsonlStore:
     """
 
     commits_at_once: int = 1  # more would take turns at one disk
+    commits_in_caller: bool = True
 
     def __init__(
         self,
@@ -71,7 +73,6 @@ class JsonlStore:
         self._folders = Folders(self._system, os.path.abspath(root))
         self._turn_locks = LockFiles(self._system)
         self._locked_files: set[ThreadFile] = set()  # that are read, deleted or repaired right now
-        self._mutex = threading.Lock()  # two memories may share a store
         self._openings = threading.BoundedSemaphore(most_open() // 2)  # so many files at once
         self._writer = BatchWriter(self._folders, read_only=read_only)
         self._poller = file_poller(self._system, self._folders)
@@ -117,28 +118,44 @@ class JsonlStore:
     ) -> _Result | None:
         """Use a thread's file under its lock, while it stands; None where there is none."""
         opened = partial(self._folders.open, key, write=write)
-        with self._openings:
+        with DeferredSignals() as signals, self._opening(signals):
             while (file := with_descriptors(opened)) is not None:
-                self._locked_files.add(file)
                 try:
-                    file.lock(self._lock_timeout)
-                    if file.stands():
-                        return use(file)
-                finally:
+                    self._locked_files.add(file)
+                    file.lock(self._lock_timeout, signals.let_through)
+                    stands = file.stands()
+                    result = use(file) if stands else None
                     self._let_go(file)
+                except BaseException:
+                    self._let_go(file)
+                    raise
+                if stands:
+                    return result
         return None
 
+    @contextmanager
+    def _opening(self, signals: DeferredSignals) -> Generator[None]:
+        """Wait until one more file may be open."""
+        while not self._openings.acquire(timeout=LOOK):
+            signals.let_through()
+        try:
+            yield
+        finally:
+            self._openings.release()
+
     def _let_go(self, file: ThreadFile) -> None:
+        """Unlock and close a file. May be called again."""
         if file not in self._locked_files:
-            return  # a signal's handler forked, and this is the child: the file is its parent's
-        self._locked_files.remove(file)
-        file.unlock()  # closing is not enough: a child that is just being forked has it too
-        file.close()
+            return  # also in a child that a signal's handler forked: the file is its parent's
+        try:
+            file.unlock()  # closing is not enough: a child that is just being forked has it too
+        finally:
+            self._locked_files.remove(file)
+            file.close()
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Outcome]:
         """Write to each file of the batch, then sync them side by side."""
-        with self._mutex:
-            return self._writer.commit(batch)
+        return self._writer.commit(batch)
 
     def threads(self, namespace: str | None = None) -> Iterator[ThreadInfo]:
         """List the threads' files. Names that are not plain are other programs'.
@@ -244,8 +261,7 @@ class JsonlStore:
                 self._forget(key)
 
     def _forget(self, key: ThreadKey) -> None:
-        with self._mutex:
-            self._writer.forget(key)
+        self._writer.forget(key)
 
     def strays(self, namespace: str | None = None) -> Iterator[Stray]:
         """List what lies in the memory's folders and belongs to no thread. Blocks; reads no file.
@@ -288,7 +304,6 @@ class JsonlStore:
 
     def after_fork(self) -> None:
         """Let go of the parent's files."""
-        self._mutex = threading.Lock()
         self._openings = threading.BoundedSemaphore(most_open() // 2)
         while self._locked_files:
             with suppress(OSError):

@@ -27,7 +27,7 @@ from turnlog.stores.jsonl.osfile import is_regular, write_all
 from turnlog.stores.jsonl.repair import TORN_SUFFIX, mend
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from turnlog.names import ThreadKey
     from turnlog.stores.jsonl.osfile import System
@@ -76,13 +76,17 @@ class ThreadFile:
         """Lock the file if no other process has it: for writing if it is open so, else shared."""
         return self._system.try_lock(self.fd, shared=not self.writable)
 
-    def lock(self, timeout: float) -> None:
-        """Lock the file, waiting at most `timeout` seconds; raise LockTimeout after it."""
+    def lock(self, timeout: float, meanwhile: Callable[[], None]) -> None:
+        """Lock the file, waiting at most `timeout` seconds; raise LockTimeout after it.
+
+        While it waits it calls `meanwhile` again and again, which may raise.
+        """
         deadline = time.monotonic() + timeout
         nap = 0.0002
         while not self.try_lock():
             if time.monotonic() >= deadline:
                 raise LockTimeout.after(self.key, timeout)
+            meanwhile()
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
 

@@ -4,22 +4,24 @@ A file whose lock another process has is left for another time (busy), so no fil
 another, and since nothing here waits for a lock while it holds one, nothing can deadlock. Between
 the last write and the end of the syncs all the batch's locks are held.
 
-Source: design, sections 4 and 5.
+An exception from outside may be raised at any line, where a caller's own thread commits. What has
+no outcome by then is cut off, every lock is released, and the rest of the batch is committed again.
+
+Source: design, sections 4 and 5; cases C33 to C35 and C45.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from turnlog.errors import NotWritten, OutcomeUnknown, TurnlogError
-from turnlog.stores.base import START, Append, Outcome, Read
+from turnlog.stores.base import START, Append, BrokenOff, Outcome, Read
 from turnlog.stores.jsonl.failures import failure
 from turnlog.stores.jsonl.format import ends_unit
 from turnlog.stores.jsonl.openfiles import NoRoomError, OpenFiles
+from turnlog.stores.jsonl.syncing import SyncThreads
 from turnlog.stores.jsonl.threadfile import replaced
 
 if TYPE_CHECKING:
@@ -29,12 +31,11 @@ if TYPE_CHECKING:
     from turnlog.stores.jsonl.folders import Folders
     from turnlog.stores.jsonl.threadfile import ThreadFile
 
-_SYNC_THREADS: Final = 8
 _TRIES: Final = 16
 
 
 class BatchWriter:
-    """Appends to many files, and keeps the latest of them open. For one thread at a time.
+    """Appends to many files, and keeps the latest of them open. One commit at a time.
 
     Args:
         folders: the memory's folders.
@@ -46,30 +47,63 @@ class BatchWriter:
         self._folders = folders
         self._read_only = read_only
         self._files = OpenFiles()
-        self._pool: ThreadPoolExecutor | None = None
+        self._syncs = SyncThreads()
 
     def commit(self, batch: Sequence[Append]) -> list[Outcome]:
         """Commit a batch, as `Store.commit` says."""
-        outcomes: list[Outcome] = []
-        waiting = deque(map(_Round, batch))
-        while waiting:
-            with self._files:
-                outcomes += self._commit(waiting)
-        return outcomes
+        rounds: Sequence[_Round] = ()
+        try:
+            rounds = list(map(_Round, batch))
+            self._commit(rounds)
+            return [round_.outcome for round_ in rounds]
+        except BaseException as error:  # noqa: BLE001 - it is raised when the outcomes are known
+            raised = error
+        rounds = rounds or list(map(_Round, batch))
+        try:
+            self._break_off(rounds)
+            self._commit([round_ for round_ in rounds if not round_.ended])
+        except BaseException as error:  # noqa: BLE001 - likewise
+            self._break_off(rounds)
+            for round_ in rounds:
+                round_.refuse(error)
+        raise BrokenOff([round_.outcome for round_ in rounds], raised)
 
-    def _commit(self, waiting: deque[_Round]) -> list[Outcome]:
+    def _commit(self, rounds: Sequence[_Round]) -> None:
+        waiting = deque(rounds)
+        while waiting:
+            self._files.acquire()
+            self._commit_first(waiting)
+            self._files.release()
+
+    def _commit_first(self, waiting: deque[_Round]) -> None:
         """Commit the first of what waits, as many as there may be files open."""
         rounds: list[_Round] = []
-        try:
-            while waiting:
-                rounds.append(waiting.popleft())
-                if not self._write(rounds[-1]):
-                    waiting.appendleft(rounds.pop())
-                    break
-            self._sync([round_ for round_ in rounds if round_.unsynced])
-        finally:  # also where something foreign was raised: what was not synced is cut off
-            outcomes = [round_.end() for round_ in rounds]
-        return outcomes
+        while waiting:
+            rounds.append(waiting.popleft())
+            if not self._write(rounds[-1]):
+                waiting.appendleft(rounds.pop())
+                break
+        self._sync([round_ for round_ in rounds if round_.unsynced])
+        for round_ in rounds:
+            round_.end()
+            self._unlock(round_)
+
+    def _unlock(self, round_: _Round) -> None:
+        """Release the lock of a thread's file; close the file where it cannot be released."""
+        if round_.file is not None:
+            try:
+                round_.file.unlock()
+            except OSError:
+                self._files.drop(round_.append.key)
+
+    def _break_off(self, rounds: Sequence[_Round]) -> None:
+        """After an exception from outside: cut off what has no outcome, and release every lock."""
+        self._files.acquire()
+        self._syncs.abandon()
+        for round_ in rounds:
+            round_.break_off()
+        self._files.unlock_used()
+        self._files.release_all()
 
     def _write(self, round_: _Round) -> bool:
         """Do a thread's part up to its sync; False where others have to end before it."""
@@ -127,20 +161,7 @@ class BatchWriter:
                     round_.fail(error)
 
     def _sync_side_by_side(self, rounds: list[_Round]) -> None:
-        pool = self._pool  # another memory over the same store may close it in the meantime
-        if pool is None:
-            pool = self._pool = ThreadPoolExecutor(_SYNC_THREADS - 1, "turnlog-sync")
-        waiting = deque(rounds)
-        helping: list[Future[None]] = []
-        try:
-            with suppress(RuntimeError):  # the interpreter is ending, or has no more threads
-                helping.extend(
-                    pool.submit(_sync_all, waiting)
-                    for _ in range(min(_SYNC_THREADS, len(rounds)) - 1)
-                )
-            _sync_all(waiting)
-        finally:
-            wait(helping)
+        self._syncs.run([round_.sync for round_ in rounds])
 
     def forget(self, key: ThreadKey) -> None:
         """Close a thread's file: it was removed or replaced, and its room is the disk's again."""
@@ -148,22 +169,13 @@ class BatchWriter:
 
     def after_fork(self) -> None:
         """Let go of the parent's files without unlocking them: the locks are shared with it."""
-        self._pool = None
+        self._syncs.after_fork()
         self._files.after_fork()
 
     def close(self) -> None:
         """Close the files and end the threads."""
         self._files.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-            self._pool = None
-
-
-def _sync_all(waiting: deque[_Round]) -> None:
-    """Sync what waits, one after the other; several threads may do so at once."""
-    with suppress(IndexError):
-        while True:
-            waiting.popleft().sync()
+        self._syncs.close()
 
 
 class _BusyError(Exception):
@@ -177,6 +189,7 @@ class _Round:
         "_end",
         "_error",
         "_news",
+        "_outcome",
         "_wrote",
         "append",
         "busy",
@@ -187,14 +200,30 @@ class _Round:
 
     def __init__(self, append: Append) -> None:
         self.append = append
+        self.position = append.position
+        self._outcome: Outcome | None = None
+        self._reset()
+
+    def _reset(self) -> None:
         self.file: ThreadFile | None = None
         self.busy = False
         self.unsynced = False
         self._wrote = False
-        self.position = append.position
         self._news = Read(position=self.position)
         self._end = self.position
         self._error: TurnlogError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its outcome is known."""
+        return self._outcome is not None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of it; once it has ended."""
+        if self._outcome is None:
+            raise AssertionError
+        return self._outcome
 
     def write(self, file: ThreadFile) -> None:
         """Read forward, let the caller decide, and write what it gives."""
@@ -254,10 +283,30 @@ class _Round:
         except OutcomeUnknown as unknown:
             self._error = unknown
 
-    def end(self) -> Outcome:
-        """Cut off what was not synced, let go of the lock, and say what became of it."""
-        if self.unsynced:
-            self._cut_off()
-        if self.file is not None:
-            self.file.unlock()
-        return Outcome(self._news, self._end, self._error, self.busy)
+    def end(self) -> None:
+        """Note its outcome: what it wrote is durable, or was cut off."""
+        if self.unsynced:  # never to be acknowledged
+            message = f"{self.append.key}: what was written was not synced"
+            raise AssertionError(message)
+        self._outcome = Outcome(self._news, self._end, self._error, self.busy)
+
+    def break_off(self) -> None:
+        """Cut off what it wrote, unless its outcome is known; then it can be tried again."""
+        if self._outcome is not None:
+            return
+        self._error = None
+        self._cut_off()
+        if self._error is not None:
+            self.end()
+        else:
+            self._reset()
+
+    def refuse(self, error: BaseException) -> None:
+        """Note that it was not written, unless its outcome is known."""
+        if self._outcome is None:
+            key = self.append.key
+            self._error = NotWritten(
+                key, f"the commit was broken off ({error!r}); nothing was appended", "try again"
+            )
+            self._error.__cause__ = error
+            self.end()

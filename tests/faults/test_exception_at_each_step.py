@@ -1,0 +1,181 @@
+"""Contract 7: an exception from outside, at any step of an append, leaves nothing taken.
+
+An exception that another OS thread sets, or MemoryError, may be raised between any two of Python's
+instructions. Here a tracer raises one at each of them in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import turnlog
+from turnlog import Memory, MemoryThread, Message, TurnlogError
+from turnlog.stores.inmemory import InMemoryStore
+from turnlog.stores.jsonl import JsonlStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import FrameType
+
+    from turnlog.stores.base import Store
+
+pytestmark = pytest.mark.usefixtures("collected")
+
+PATIENCE = 60.0  # a watchdog, in seconds
+OURS = os.path.dirname(turnlog.__file__)
+
+
+class Strike(BaseException):
+    """What another OS thread sets."""
+
+
+class ServerStore(InMemoryStore):
+    """A store whose appends no caller's own OS thread commits, as those on servers."""
+
+    commits_in_caller = False
+
+
+class Tracer:
+    """Raises an exception at one of the instructions of what it traces.
+
+    Args:
+        kind: the exception.
+        step: the number of the instruction, of turnlog's.
+    """
+
+    def __init__(self, kind: type[BaseException], step: int) -> None:
+        """Count from one."""
+        self.kind = kind
+        self.step = step
+        self.steps = 0
+        self.struck = ""
+
+    def __call__(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        """Trace a call of turnlog's code."""
+        code = frame.f_code
+        # What is raised in a callback of an event loop is swallowed by asyncio, whose own code
+        # would not withstand it either.
+        if not code.co_filename.startswith(OURS) or code.co_name == "_finish":
+            return None
+        frame.f_trace_opcodes = True
+        return self._traced
+
+    def _traced(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "opcode":
+            self.steps += 1
+            if self.steps == self.step:
+                self.struck = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+                sys.settrace(None)
+                raise self.kind
+        return self._traced
+
+    def trace(self, work: Callable[[], object]) -> str:
+        """Do some work; return where it was struck."""
+        before = sys.gettrace()
+        with contextlib.suppress(self.kind, TurnlogError):
+            try:
+                sys.settrace(self)
+                work()
+            finally:
+                sys.settrace(before)
+        return self.struck
+
+
+def append(thread: MemoryThread, text: str) -> None:
+    """Append one turn."""
+    thread.append(text)
+
+
+def extend(thread: MemoryThread, text: str) -> None:
+    """Append a turn and an empty one as a unit."""
+    thread.extend([Message("user", text), Message("assistant", "")])
+
+
+def refresh(thread: MemoryThread, _text: str) -> None:
+    """Read forward."""
+    thread.refresh()
+
+
+def aappend(thread: MemoryThread, text: str) -> None:
+    """Append one turn in an event loop."""
+    asyncio.run(awaited(thread, text))
+
+
+async def awaited(thread: MemoryThread, text: str) -> None:
+    """Append one turn."""
+    await thread.aappend(text)
+
+
+def append_elsewhere(memory: Memory, thread: MemoryThread, text: str) -> MemoryThread:
+    """Append in another OS thread, as the error advises; return the handle that it took."""
+    appended: list[MemoryThread] = []
+
+    def work() -> None:
+        try:
+            appended.append(thread.append(text))
+        except turnlog.OutcomeUnknown:
+            appended.append(memory.open(thread.id).append(text))
+
+    other = threading.Thread(target=work, daemon=True)
+    other.start()
+    other.join(PATIENCE)
+    assert appended, "it hangs, or failed"
+    return appended[0]
+
+
+def is_unlocked(root: Path) -> bool:
+    """Tell whether another process could lock the thread's file."""
+    fd = os.open(root / "default" / "t.jsonl", os.O_RDWR)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+@pytest.mark.parametrize("kind", [Strike, MemoryError])
+@pytest.mark.parametrize("work", [append, extend, refresh, aappend])
+@pytest.mark.parametrize("store", ["jsonl", "memory", "server"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:coroutine.*never awaited")
+def test_at_each_step(
+    root: Path, store: str, work: Callable[[MemoryThread, str], None], kind: type[BaseException]
+) -> None:
+    """Whatever instruction it is raised at, the next append works, here and elsewhere (C33)."""
+    made: Store = JsonlStore(root, lock_timeout=PATIENCE)
+    if store != "jsonl":
+        made = InMemoryStore() if store == "memory" else ServerStore()
+    handlers = [signal.getsignal(each) for each in range(1, 32)]
+    with Memory(made, lock_timeout=PATIENCE) as memory:
+        thread = memory.open("t").append("first")
+        descriptors = len(os.listdir("/proc/self/fd"))
+        step = 0
+        while True:
+            step += 1
+            tracer = Tracer(kind, step)
+            struck = tracer.trace(lambda: work(thread, str(step)))  # noqa: B023 - called at once
+            if not struck:
+                break
+            assert [signal.getsignal(each) for each in range(1, 32)] == handlers, struck
+            thread = append_elsewhere(memory, thread, f"after {step}")
+            texts = [message.content for message in thread.messages()[-3:]]
+            assert texts.count(str(step)) <= 1, struck
+            assert texts[-1] == f"after {step}", struck
+            if store == "jsonl":
+                assert is_unlocked(root), struck
+                assert len(os.listdir("/proc/self/fd")) <= descriptors, struck
+        assert step > 300
+        held = [message.content for message in thread.messages()]
+        assert [message.content for message in memory.peek("t", last=len(held) + 1)] == held
