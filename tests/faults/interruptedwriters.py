@@ -20,6 +20,7 @@ import asyncio
 import ctypes
 import faulthandler
 import json
+import math
 import os
 import random
 import signal
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from writers import ready, say
 
+import turnlog
 from turnlog import LockTimeout, Memory, NotWritten, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ _OS_THREADS: Final = 2
 _TASKS: Final = 4
 _SHORTEST, _LONGEST = 0.0002, 0.01  # seconds from an interruption to the next
 _ASYNCIO: Final = os.path.dirname(asyncio.__file__)
+_OURS: Final = (os.path.dirname(turnlog.__file__), __file__)
 
 
 class Timeout(Exception):
@@ -74,7 +77,7 @@ class Writer:
         interruptible: whether it may be interrupted; whatever does that sets it to False.
         interruptions: how many have come.
         ended: whether it stops after the turn that it is at.
-        progressed: when it was last acknowledged something.
+        progressed: when it was last acknowledged something; infinity once it has stopped.
         mutex: held by another thread while it interrupts.
     """
 
@@ -106,6 +109,7 @@ class Writer:
                         self.some_turns()
             except INTERRUPTIONS:  # one that came in the handler of another
                 continue
+            self.progressed = math.inf
             return
 
     def some_turns(self) -> None:
@@ -220,8 +224,7 @@ def alarms(writer: Writer) -> Callable[[int, FrameType | None], None]:
     """Return a handler that sets the next alarm, and raises where the writer is interruptible."""
 
     def handle(_: int, frame: FrameType | None) -> None:
-        # asyncio itself loses the callback that it is about to call.
-        if frame is not None and frame.f_code.co_filename.startswith(_ASYNCIO):
+        if _of_asyncio(frame):
             signal.setitimer(signal.ITIMER_REAL, _SHORTEST)
             return
         signal.setitimer(signal.ITIMER_REAL, random.uniform(_SHORTEST, _LONGEST))
@@ -230,6 +233,21 @@ def alarms(writer: Writer) -> Callable[[int, FrameType | None], None]:
             raise random.choice(INTERRUPTIONS)
 
     return handle
+
+
+def _of_asyncio(frame: FrameType | None) -> bool:
+    """Tell whether asyncio is at work: it loses the callback that it is about to call, or a task.
+
+    Not where it waits for events, and not in what its callbacks and tasks call.
+    """
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_ASYNCIO):
+            return True
+        if code.co_name == "select" or code.co_filename.startswith(_OURS):
+            return False
+        frame = frame.f_back
+    return False
 
 
 def set_exceptions(writers: dict[int, Writer], stopped: threading.Event) -> None:
@@ -270,6 +288,7 @@ def _guarded(work: Callable[[], object]) -> None:
 
 def main(url: str, name: str, acknowledged: str, seconds: str) -> None:
     """Append, interrupted and then not, until SIGTERM comes."""
+    faulthandler.dump_traceback_later(float(seconds) + 2 * LONGEST_TURN, exit=True)
     file = os.open(acknowledged, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def note(id_: str, content: str) -> None:
