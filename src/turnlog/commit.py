@@ -153,14 +153,18 @@ class GroupCommit:
         outcome = ticket.wait_in_loop()
         try:
             self._lead(self._submit(ticket, in_loop=True), ticket)
-            await outcome
         except TurnlogError:  # it was refused
             raise
-        except BaseException as raised:
+        except BaseException:
             if self._recover(ticket):
-                outcome = ticket.wait_in_loop()  # the first may have been left in mid-await
-                if not ticket.done:
-                    await outcome
+                await ticket.await_outcome()
+            raise
+        try:
+            await outcome
+        except GeneratorExit:  # the loop is gone, and nothing may be awaited
+            raise
+        except BaseException as raised:
+            await ticket.await_outcome()
             if ticket.error is not None:
                 raise raised from ticket.error
             raise

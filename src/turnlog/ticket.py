@@ -107,6 +107,12 @@ class Ticket(Struct, eq=False):
         self.future = future
         return future
 
+    async def await_outcome(self) -> None:
+        """Wait until the outcome is known, after an exception in the first wait."""
+        outcome = self.wait_in_loop()
+        if not self.done:  # else the leader may have seen the first future only
+            await outcome
+
     def resolve(self, futures: Futures) -> None:
         """Note that the outcome is known: wake its OS thread, or add its future to its loop's."""
         self.done = True
