@@ -26,13 +26,20 @@ _signals: Final[Any] = importlib.import_module("_signal")
 # thread, whoever may wait for long has to look.
 LOOK: Final = 1.0
 
-# Without the real-time signals: to look for their handlers would double the cost.
-_FIRST_REAL_TIME: Final = 32
-_DEFERRED: Final = tuple(each for each in _signals.valid_signals() if each < _FIRST_REAL_TIME)
+# Those by which programs end or limit work. To look for a handler of every signal would take twice
+# as long; a handler of another one that raises is an exception from outside like any other.
+_DEFERRED: Final[tuple[int, ...]] = tuple(
+    getattr(_signals, name)
+    for name in (
+        *("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGBREAK", "SIGUSR1", "SIGUSR2", "SIGCHLD"),
+        *("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGXFSZ", "SIGPIPE", "SIGIO"),
+    )
+    if hasattr(_signals, name)
+)
 
 
 class DeferredSignals:
-    """Keeps the handlers of signals waiting until `end`. In the main thread; else it does nothing.
+    """Keeps handlers of signals waiting until `end`. In the main thread; else it does nothing.
 
     An exception at any line leaves no handler replaced where both ways out call `end`:
 
@@ -66,8 +73,11 @@ class DeferredSignals:
                 self._previous[number] = handler
                 try:
                     _signals.signal(number, self._note)
-                except ValueError:  # a subinterpreter has no signals
-                    self._previous.clear()
+                except ValueError as error:
+                    trace = error.__traceback__
+                    if trace is not None and trace.tb_next is not None:
+                        raise  # a handler has
+                    self._previous.clear()  # a subinterpreter has no signals
                     return
 
     def _noted_by(self, number: int, frame: FrameType | None) -> None:

@@ -84,7 +84,7 @@ class Memory:
         self._closed = False
         self._threads: WeakValueDictionary[ThreadKey, MemoryThread] = WeakValueDictionary()
         self._recent: OrderedDict[ThreadKey, MemoryThread] = OrderedDict()
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal's handler may open a thread while we hold it
         _memories.add(self)
         # Of a memory that nobody holds any more, nothing is left behind.
         self._collected = finalize(self, _release_apart, self._commit, self._store)
@@ -337,7 +337,7 @@ class Memory:
 
     def after_fork(self) -> None:
         """In a forked child: start afresh with files, locks and threads; called by itself."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._commit.after_fork()
         self._store.after_fork()
         self._news.after_fork()
@@ -384,7 +384,7 @@ async def _off_loop(
 
 _memories: Final[WeakSet[Memory]] = WeakSet()
 _default: Memory | None = None
-_default_mutex = threading.Lock()
+_default_mutex = threading.RLock()
 
 
 def default_memory() -> Memory:
@@ -413,7 +413,7 @@ async def aopen(id: str, namespace: str = DEFAULT_NAMESPACE) -> MemoryThread:
 
 def _after_fork() -> None:
     global _default_mutex  # noqa: PLW0603 - another thread of the parent may have held it
-    _default_mutex = threading.Lock()
+    _default_mutex = threading.RLock()
     restore_signals()
     for memory in list(_memories):
         memory.after_fork()

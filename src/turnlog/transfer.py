@@ -18,6 +18,7 @@ from turnlog.codec import find_records
 from turnlog.errors import LockTimeout, StoreError
 from turnlog.interrupts import DeferredSignals
 from turnlog.names import ThreadKey  # noqa: TC001 - msgspec looks at a struct's types
+from turnlog.stores.base import BrokenOff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -153,8 +154,11 @@ def _committed(store: Store, append: _Append, lock_timeout: float) -> Position:
     """Commit an append, trying again while another process has the thread; give its end."""
     deadline = time.monotonic() + lock_timeout
     while True:
-        with DeferredSignals():
-            (outcome,) = store.commit([append])
+        try:
+            with DeferredSignals():
+                (outcome,) = store.commit([append])
+        except BrokenOff as broken:
+            raise broken.raised from None
         if outcome.error is not None:
             raise outcome.error
         if not outcome.busy:
