@@ -28,6 +28,8 @@ _HINTS = {
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "the system has no more open files to give; close some",
     errno.EIO: "the device failed: check it and the system's log before you go on",
+    errno.EBADF: "another part of the program closed turnlog's descriptor: find what closes one "
+    "twice; the next append opens the file again",
     errno.ENOLCK: "the file system has no locks to give: use a local one",
 }
 _NO_THREAD = {

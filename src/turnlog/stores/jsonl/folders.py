@@ -9,7 +9,6 @@ Source: spec R3, R10; design, section 3, names, and section 4, points 1 and 10.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
@@ -111,8 +110,7 @@ class Folders:
             folder = os.path.dirname(folder)
         if folder == namespace and not is_folder(status):
             raise no_thread(key, "its namespace is not a folder, or a symbolic link to one")
-        if not self._system.may_write(folder):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+        self._system.check_may_write(folder)
 
     def _status(self, path: str) -> os.stat_result | None:
         try:

@@ -145,6 +145,14 @@ def mark_of(data: bytes, end: int) -> tuple[int, int]:
     return end - start, crc32(memoryview(data)[start:end])
 
 
+def mark_behind(mark: tuple[int, int], data: bytes) -> tuple[int, int]:
+    """Return the mark of the position behind some data, which follows the position of a mark."""
+    size, checksum = mark
+    if size + len(data) > _MARKED:
+        return mark_of(data, len(data))
+    return size + len(data), crc32(data, checksum)
+
+
 def audit(turns: Lines, begin: Position) -> tuple[Problem, ...]:
     """Find what `scan` passes over for speed's sake: turns that give a key more than once."""
     problems: list[Problem] = []

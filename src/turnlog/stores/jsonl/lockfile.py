@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from turnlog.errors import StoreError
-from turnlog.stores.jsonl.osfile import is_regular
+from turnlog.stores.jsonl.osfile import identity_of, is_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ class LockFiles:
     def __init__(self, system: System) -> None:
         """Hold none."""
         self._system = system
-        self._held: dict[object, int] = {}  # to the descriptor
+        self._held: dict[object, tuple[int, tuple[int, int]]] = {}  # to descriptor and identity
 
     def try_lock(self, key: ThreadKey, folder: str, name: str) -> Callable[[], None] | None:
         """Lock the file beside a thread's file if nobody has it; never wait.
@@ -54,9 +54,9 @@ class LockFiles:
             StoreError: something else stands under its name.
         """
         hold = object()
-        self._held[hold] = fd = self._opened(key, folder, name + LOCK_SUFFIX)
+        self._held[hold] = fd, identity = self._opened(key, folder, name + LOCK_SUFFIX)
         try:
-            if self._system.try_lock(fd, shared=False) and self._stands(fd, folder, name):
+            if self._system.try_lock(fd, shared=False) and self._stands(identity, folder, name):
                 return partial(self._let_go, hold)
         except BaseException:
             self._let_go(hold)
@@ -79,41 +79,56 @@ class LockFiles:
             finally:
                 let_go()
 
-    def _opened(self, key: ThreadKey, folder: str, name: str) -> int:
+    def _opened(self, key: ThreadKey, folder: str, name: str) -> tuple[int, tuple[int, int]]:
         try:
             fd = self._system.open_file(folder, name, write=True, create=True)
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise _no_file(key, name) from error
             raise
-        if is_regular(self._system.status(fd)):
-            return fd
-        self._system.close(fd)
-        raise _no_file(key, name)
+        try:
+            return fd, self._regular_identity(fd, key, name)
+        except BaseException:
+            self._system.close(fd)
+            raise
 
-    def _stands(self, fd: int, folder: str, name: str) -> bool:
+    def _regular_identity(self, fd: int, key: ThreadKey, name: str) -> tuple[int, int]:
+        status = self._system.status(fd)
+        if not is_regular(status):
+            raise _no_file(key, name)
+        return identity_of(status)
+
+    def _stands(self, identity: tuple[int, int], folder: str, name: str) -> bool:
         """Tell whether the file that was locked still stands there, not removed with its thread."""
-        own = self._system.status(fd)
         try:
             there = self._system.status_of(f"{folder}/{name}{LOCK_SUFFIX}")
         except FileNotFoundError:
             return False
-        return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+        return identity_of(there) == identity
 
     def _let_go(self, hold: object) -> None:
-        fd = self._held.pop(hold, None)
-        if fd is None:
+        held = self._held.pop(hold, None)
+        if held is None:
             return  # this is a forked child: the lock is its parent's
+        if self._is_open(*held):
+            with suppress(OSError):  # closing lets go of it too, unless a child is just forking
+                self._system.unlock(held[0])
+            with suppress(OSError):  # the system has closed it even then
+                self._system.close(held[0])
+
+    def _is_open(self, fd: int, identity: tuple[int, int]) -> bool:
+        """Return False where another part of the program closed it: its number may be others'."""
         try:
-            self._system.unlock(fd)  # closing is not enough: a child may just be forking
-        finally:
-            self._system.close(fd)
+            return identity_of(self._system.status(fd)) == identity
+        except OSError as error:
+            return error.errno != errno.EBADF
 
     def after_fork(self) -> None:
         """In a forked child: close the files. The locks are the parent's, and die with it."""
-        for fd in self._held.values():
+        for fd, identity in self._held.values():
             with suppress(OSError):
-                self._system.close(fd)
+                if self._is_open(fd, identity):
+                    self._system.close(fd)
         self._held.clear()
 
 

@@ -85,6 +85,9 @@ class OpenFiles:
             OSError: it cannot be opened.
         """
         file = self._files.get(key)
+        if file is not None and not file.is_open():
+            self.drop(key)
+            file = None
         if file is None:
             file = self._open(open_file)
             if file is None:

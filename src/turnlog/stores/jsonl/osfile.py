@@ -1,8 +1,12 @@
 """Every call that the JSONL store makes to the operating system, and nothing else.
 
 The seam where tests inject faults: give `JsonlStore(root, system=...)` a subclass of `System`.
-Each method does one thing, blocks, and raises OSError as the system gives it. Names are UTF-8 on
-the disk, whatever the locale is.
+Each method does one thing, blocks, and raises OSError as the system gives it. A path here is the
+system's bytes, decoded as UTF-8: names of threads are UTF-8 on the disk, whatever the locale is.
+`absolute` makes such a path of a location, and `native` makes what Python's own calls take.
+
+No descriptor here is a standard stream's. A program that was started with one closed would have the
+system give its number to a file, and what the program prints would land in it.
 """
 
 from __future__ import annotations
@@ -12,17 +16,18 @@ import fcntl
 import os
 import stat
 import sys
-from contextlib import suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 _FOLDER_FLAGS: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
 _FILE_FLAGS: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hold us up
 _READ_AT_ONCE: Final = 1 << 30
-_WOULD_BLOCK: Final = frozenset((errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES))
+_WOULD_BLOCK: Final = frozenset((errno.EWOULDBLOCK, errno.EAGAIN))
+_LAST_STANDARD: Final = 2  # the number of standard error
+_MOUNTS: Final = "/proc/self/mountinfo"
 
 
 def _name(path: str) -> bytes:
@@ -31,6 +36,37 @@ def _name(path: str) -> bytes:
 
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
+
+
+def absolute(location: str) -> str:
+    """Return the absolute path of a location that the program gave, as the calls here take it.
+
+    Raises:
+        OSError: it is relative, and there is no working directory.
+        ValueError: it is not a path of the system's.
+    """
+    path = os.fsencode(os.path.abspath(location))
+    if b"\0" in path:
+        raise ValueError
+    return _text(path)
+
+
+def native(path: str) -> str:
+    """Return a path as Python's own calls take it."""
+    return os.fsdecode(_name(path))
+
+
+@contextmanager
+def _opened_folder(path: str, flags: int) -> Generator[int]:
+    """Open a folder, and take the numbers of standard streams that are closed meanwhile."""
+    opened: list[int] = []
+    try:
+        while not opened or opened[-1] <= _LAST_STANDARD:
+            opened.append(os.open(_name(path), flags))
+        yield opened[-1]
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 class System:
@@ -44,12 +80,9 @@ class System:
         Files are made 0600. Writing is appending, always.
         """
         flags = os.O_RDWR | os.O_APPEND if write else os.O_RDONLY
-        at = os.open(_name(folder), _FOLDER_FLAGS)
-        try:
-            flags |= _FILE_FLAGS | (os.O_CREAT if create else 0)
+        flags |= _FILE_FLAGS | (os.O_CREAT if create else 0)
+        with _opened_folder(folder, _FOLDER_FLAGS) as at:
             return os.open(_name(name), flags, 0o600, dir_fd=at)
-        finally:
-            os.close(at)
 
     def close(self, fd: int) -> None:
         """Close a descriptor; this lets go of its lock."""
@@ -101,11 +134,8 @@ class System:
 
     def sync_folder(self, path: str) -> None:
         """Wait until the folder's entries are on the device."""
-        fd = os.open(_name(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with _opened_folder(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as fd:
             os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def truncate(self, fd: int, size: int) -> None:
         """Cut the file to `size` bytes."""
@@ -138,9 +168,13 @@ class System:
         """Give the path with every symbolic link in it followed."""
         return _text(os.path.realpath(_name(path)))
 
-    def may_write(self, folder: str) -> bool:
-        """Tell whether the process may make files in a folder."""
-        return os.access(_name(folder), os.W_OK | os.X_OK)
+    def check_may_write(self, folder: str) -> None:
+        """Raise the system's error where the process cannot make files in a folder."""
+        if os.access(_name(folder), os.W_OK | os.X_OK):
+            return
+        read_only = os.statvfs(_name(folder)).f_flag & os.ST_RDONLY
+        number = errno.EROFS if read_only else errno.EACCES
+        raise OSError(number, os.strerror(number), folder)
 
     def rename(self, old: str, new: str) -> None:
         """Give a file a new path in the same file system, over what stands there."""
@@ -151,13 +185,21 @@ class System:
         os.unlink(_name(path))
 
     def scan(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
-        """Give the name and status of each entry of a folder, following no symbolic link."""
+        """Give the name and status of each entry of a folder, following no symbolic link.
+
+        An entry without a status does not hide the others: its error comes after them.
+        """
+        failed: OSError | None = None
         with os.scandir(_name(folder)) as entries:
             for entry in entries:
                 try:
                     yield _text(entry.name), entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # removed since the folder was read
+                except OSError as error:
+                    failed = failed or error
+        if failed is not None:
+            raise failed
 
     def names(self, folder: str) -> list[str]:
         """Give the names in a folder, as they are spelled there."""
@@ -167,15 +209,21 @@ class System:
         """Give the type of the file system that holds a path, or "" where it cannot be told."""
         try:
             device = os.stat(_name(path)).st_dev
-            table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+            with open(_MOUNTS, "rb") as table:
+                lines = table.read().split(b"\n")
         except OSError:
             return ""
-        number = f"{os.major(device)}:{os.minor(device)}"
-        for line in reversed(table.splitlines()):
-            fields, _, rest = line.partition(" - ")
-            if fields.split()[2] == number:
-                return rest.split()[0]
+        number = f"{os.major(device)}:{os.minor(device)}".encode()
+        for line in reversed(lines):
+            fields, _, rest = line.partition(b" - ")
+            if fields.split(b" ")[2:3] == [number]:
+                return _text(rest.partition(b" ")[0])
         return ""
+
+
+def identity_of(status: os.stat_result) -> tuple[int, int]:
+    """Return what tells one file from all others: its device and its number there."""
+    return (status.st_dev, status.st_ino)
 
 
 def is_regular(status: os.stat_result) -> bool:

@@ -12,7 +12,9 @@ Source: design, section 4, points 3 to 5 and 8.
 
 from __future__ import annotations
 
+import errno
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -23,7 +25,7 @@ from turnlog.stores.base import Position, Read
 from turnlog.stores.jsonl import format as fileformat
 from turnlog.stores.jsonl.failures import no_thread
 from turnlog.stores.jsonl.format import Tail
-from turnlog.stores.jsonl.osfile import is_regular, write_all
+from turnlog.stores.jsonl.osfile import identity_of, is_regular, write_all
 from turnlog.stores.jsonl.repair import TORN_SUFFIX, mend
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".jsonl"
 _LONGEST_NAP: Final = 0.002
+_LOST: Final = -1  # in place of a descriptor that is not the file's any more
 _TAIL: Final = 1 << 15  # some 50 turns of usual length
 
 
@@ -64,13 +67,35 @@ class ThreadFile:
         self.writable: bool = write
         self.entry_synced: bool = False  # whether the folders' entries that lead to it are durable
         self.fd: int = system.open_file(folder, self.name, write=write, create=create)
-        status = system.status(self.fd)
-        if not is_regular(status):
+        try:
+            self.identity: tuple[int, int] = self._regular_identity()
+        except BaseException:
             system.close(self.fd)
-            raise no_thread(key, "what stands under its name is not a regular file")
-        self.identity: tuple[int, int] = (status.st_dev, status.st_ino)
+            raise
         self._end = 0
-        self._seen = 0  # up to where this very opening of the file was read or written
+
+    def _regular_identity(self) -> tuple[int, int]:
+        status = self._system.status(self.fd)
+        if not is_regular(status):
+            raise no_thread(self.key, "what stands under its name is not a regular file")
+        return identity_of(status)
+
+    def is_open(self) -> bool:
+        """Return whether the descriptor is still this file's; if not, leave it alone from now on.
+
+        Another part of the program may close it by mistake. The system then gives its number to
+        the next file that is opened, which must not be written to, locked or closed here.
+        """
+        if self.fd < 0:
+            return False
+        try:
+            if identity_of(self._system.status(self.fd)) == self.identity:
+                return True
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+        self.fd = _LOST
+        return False
 
     def try_lock(self) -> bool:
         """Lock the file if no other process has it: for writing if it is open so, else shared."""
@@ -91,12 +116,28 @@ class ThreadFile:
             nap = min(2 * nap, _LONGEST_NAP)
 
     def unlock(self) -> None:
-        """Let go of the lock."""
-        self._system.unlock(self.fd)
+        """Let go of the lock. Where that fails, close the file, which lets go of it too."""
+        if self.fd < 0:
+            return
+        try:
+            self._system.unlock(self.fd)
+        except OSError:
+            self.close()
 
     def close(self) -> None:
-        """Close the file, which lets go of its lock."""
-        self._system.close(self.fd)
+        """Close the file, which lets go of its lock.
+
+        An error is not raised: the system has closed the descriptor even then, and all that was
+        acknowledged is synced.
+        """
+        try:
+            is_open = self.is_open()
+        except OSError:  # the system does not tell, so the descriptor is most likely ours
+            is_open = True
+        if is_open:
+            with suppress(OSError):
+                self._system.close(self.fd)
+            self.fd = _LOST
 
     def stands(self) -> bool:
         """Tell whether the file still stands under its name; its size is noted for `read`."""
@@ -105,7 +146,7 @@ class ThreadFile:
         except FileNotFoundError:
             return False
         self._end = status.st_size
-        return (status.st_dev, status.st_ino) == self.identity
+        return identity_of(status) == self.identity
 
     def read(self, begin: Position, *, must_mend: bool = True) -> Read:
         """Read from a position to the end that `stands` noted, mending what a crash left there.
@@ -120,12 +161,10 @@ class ThreadFile:
         """
         self._check(begin)
         if begin.offset == self._end and begin.incarnation is not None:
-            self._seen = begin.offset
             read, tail = Read(position=begin), Tail(unterminated=begin.unterminated)
         else:
             buffer = self._system.read(self.fd, begin.offset, self._end - begin.offset)
             read, tail = fileformat.scan(buffer, begin, self.identity)
-            self._seen = read.position.offset
         if tail.sound or not self.writable:
             return read
         moved = f"were moved to {self.name}{TORN_SUFFIX}"
@@ -136,7 +175,6 @@ class ThreadFile:
             if must_mend:
                 raise
             moved = f"could not be moved aside yet ({error.strerror})"
-        self._seen = position.offset
         warnings = (_torn_warning(self.key, tail.torn, moved),) if tail.torn else ()
         return replace(read, position=position, warnings=warnings)
 
@@ -167,8 +205,9 @@ class ThreadFile:
             raise replaced(self.key, "its file was replaced by another")
         if begin.offset > self._end:
             raise replaced(self.key, "its file was cut shorter than what was read of it")
-        if begin.offset and not begin.offset == self._seen == self._end:
+        if begin.offset:
             # The number of a removed file is given to a new one, and an editor may write in place.
+            # The times of the file cannot tell: a change may follow our own within a clock's tick.
             size, checksum = begin.mark
             if crc32(self._system.read(self.fd, begin.offset - size, size)) != checksum:
                 raise replaced(self.key, "its file was changed where it had been read")
@@ -177,9 +216,8 @@ class ThreadFile:
         """Write lines after the position `end`, which `read` gave; give the new end. Not synced."""
         data = b"\n".join((*lines, b""))
         write_all(self._system, self.fd, data)
-        self._seen = end.offset + len(data)
-        mark = fileformat.mark_of(data, len(data))
-        return Position(self.identity, self._seen, end.lines + len(lines), mark)
+        mark = fileformat.mark_behind(end.mark, data)
+        return Position(self.identity, end.offset + len(data), end.lines + len(lines), mark)
 
     def sync(self) -> None:
         """Wait until what was written is on the device."""
@@ -190,7 +228,8 @@ class ThreadFile:
 
         A sync that failed leaves pages in the cache that the device does not have, marked clean.
         """
-        self._system.drop_cache(self.fd, begin.offset)
+        with suppress(OSError):  # it is advice
+            self._system.drop_cache(self.fd, begin.offset)
 
     def roll_back(self, end: Position) -> None:
         """Cut off what was written after the position `end`, durably.
@@ -198,12 +237,11 @@ class ThreadFile:
         Raises:
             OutcomeUnknown: this failed too.
         """
-        self._seen = end.offset
         try:
-            if self._system.status(self.fd).st_size == end.offset:
-                return
-            self._system.truncate(self.fd, end.offset)
-            self._system.sync(self.fd)
+            if self.is_open():
+                self._cut_off(end)
+            else:
+                self._check_ends(end)
         except OSError as error:
             self.forget(end)
             raise OutcomeUnknown(
@@ -211,6 +249,16 @@ class ThreadFile:
                 f"an append failed, and so did rolling it back ({error.strerror})",
                 "open the thread again and look; trying again with the same key is safe",
             ) from error
+
+    def _cut_off(self, end: Position) -> None:
+        if self._system.status(self.fd).st_size != end.offset:
+            self._system.truncate(self.fd, end.offset)
+            self._system.sync(self.fd)
+
+    def _check_ends(self, end: Position) -> None:
+        """Raise where something was written after a position: without a descriptor it stays."""
+        if not self.stands() or self._end != end.offset:
+            raise OSError(errno.EBADF, "another part of the program closed its descriptor")
 
 
 def replaced(key: ThreadKey, what: str) -> ThreadReplaced:
