@@ -51,7 +51,8 @@ class Memory:
     Args:
         location: where the threads are: a path, a store's URL (docs/stores.md lists them), or a
             store. Unless given, the environment's `TURNLOG_URL`, else `./.sema/memory`. A
-            relative path is taken from the working directory of this moment, whatever it is later.
+            relative path is taken from the working directory of this moment, whatever it is later;
+            `~` and `~user` are a user's home.
         read_only: open and list threads without ever writing; appends raise ReadOnly. For a path
             or a URL; a store of your own says so itself.
         strict: raise DamagedThread where a thread has lines that cannot be read, instead of
@@ -59,7 +60,7 @@ class Memory:
         lock_timeout: the longest wait, in seconds, for another process' lock on a thread.
 
     Raises:
-        UnknownStore: no store is known by the URL's scheme, or it cannot be read.
+        UnknownStore: no store is known by the URL's scheme, it cannot be read, or it is empty.
         MissingExtra: the store's client library is not installed.
 
     A context manager, sync and async: it is closed at the end. Touches no disk when made. Safe to

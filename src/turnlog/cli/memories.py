@@ -15,6 +15,7 @@ from turnlog.memory import Memory
 from turnlog.names import ThreadKey
 from turnlog.stores.inmemory import InMemoryStore
 from turnlog.stores.jsonl import JsonlStore
+from turnlog.stores.location import is_url
 from turnlog.workingset import WorkingSet
 
 if TYPE_CHECKING:
@@ -59,9 +60,14 @@ def memory_to_read(location: str | None, *, may_be_missing: bool = False) -> Mem
 
 def check_location(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse "" as a place, which is what a shell makes of a variable that is not set."""
-    if value == "":
+    if value is None:
+        return None
+    if not value.strip():
         raise click.BadParameter("it is empty", param=parameter)
-    return value
+    if is_url(value) and not value.startswith("file:"):
+        return value
+    # The arguments are UTF-8 here, whatever the locale is, and a path is as the system has it.
+    return os.fsdecode(value.encode("utf-8", "surrogateescape"))
 
 
 def _check_folder(memory: Memory) -> None:

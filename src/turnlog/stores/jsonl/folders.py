@@ -13,9 +13,9 @@ import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from turnlog.errors import UnsafeFileSystemWarning
-from turnlog.stores.jsonl.failures import no_thread
-from turnlog.stores.jsonl.osfile import is_folder
+from turnlog.errors import StoreError, UnknownStore, UnsafeFileSystemWarning
+from turnlog.stores.jsonl.failures import failure, no_thread
+from turnlog.stores.jsonl.osfile import absolute, is_folder
 from turnlog.stores.jsonl.threadfile import SUFFIX, ThreadFile
 
 if TYPE_CHECKING:
@@ -33,6 +33,33 @@ _UNSAFE: Final = frozenset(
         *("fuse.sshfs", "fuse.rclone", "fuse.s3fs", "fuse.gcsfuse", "fuse.davfs2"),
     )
 )
+
+
+def root_at(location: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a memory's root, as the system's calls take it.
+
+    Raises:
+        UnknownStore: the location is empty, names the home of an unknown user, or is no path.
+        StoreError: it is relative, and there is no working directory.
+    """
+    place = os.fsdecode(location)
+    subject = f"location {place!r}"
+    if not place.strip():
+        raise UnknownStore(subject, "it is empty", "give a folder, or a store's URL")
+    try:
+        return absolute(place)
+    except LookupError:
+        raise UnknownStore(
+            subject,
+            "the system does not know whose home that is",
+            "give an absolute path; a folder of such a name is written ./~name",
+        ) from None
+    except ValueError:
+        hint = "give one without NUL and without halves of characters"
+        raise UnknownStore(subject, "it is not a path", hint) from None
+    except OSError as error:
+        doing = "the working directory that it is relative to is gone"
+        raise failure(StoreError, subject, doing, error) from error
 
 
 class Folders:

@@ -41,14 +41,23 @@ def _text(name: bytes) -> str:
 def absolute(location: str) -> str:
     """Return the absolute path of a location that the program gave, as the calls here take it.
 
+    A `~` or `~user` at its beginning is that user's home, if the system knows it.
+
     Raises:
         OSError: it is relative, and there is no working directory.
-        ValueError: it is not a path of the system's.
+        LookupError: the system knows no home of such a user.
+        ValueError: the system can have no such path.
     """
-    path = os.fsencode(os.path.abspath(location))
+    try:
+        path = os.fsencode(location)
+    except UnicodeEncodeError:  # it is not from the system, so the locale does not matter
+        path = _name(location)
     if b"\0" in path:
         raise ValueError
-    return _text(path)
+    path = os.path.expanduser(path)
+    if path.startswith(b"~"):
+        raise LookupError
+    return _text(os.path.abspath(path))
 
 
 def native(path: str) -> str:

@@ -9,7 +9,6 @@ Source: spec R3; design, sections 3 to 5.
 from __future__ import annotations
 
 import datetime as dt
-import os
 import threading
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,10 +22,10 @@ from turnlog.names import is_plain
 from turnlog.stores.base import START, Append, Outcome, Read, ThreadInfo
 from turnlog.stores.jsonl import doctor
 from turnlog.stores.jsonl.failures import translated
-from turnlog.stores.jsonl.folders import Folders
+from turnlog.stores.jsonl.folders import Folders, root_at
 from turnlog.stores.jsonl.lockfile import LockFiles
 from turnlog.stores.jsonl.openfiles import most_open, with_descriptors
-from turnlog.stores.jsonl.osfile import System, is_folder, is_regular
+from turnlog.stores.jsonl.osfile import System, is_folder, is_regular, native
 from turnlog.stores.jsonl.repair import TORN_SUFFIX
 from turnlog.stores.jsonl.strays import strays_in_namespace, strays_in_root
 from turnlog.stores.jsonl.threadfile import SUFFIX, ThreadFile
@@ -34,6 +33,7 @@ from turnlog.stores.jsonl.watch import file_poller
 from turnlog.stores.jsonl.writer import BatchWriter
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import TypeVar
 
@@ -49,10 +49,14 @@ class JsonlStore:
 
     Args:
         root: the folder of the memory; made, with its parents, by the first append. A relative
-            path is taken from the working directory of now.
+            path is taken from the working directory of now, `~` and `~user` are a user's home.
         read_only: write nothing, whatever is found.
         lock_timeout: the longest wait, in seconds, for another process' lock on a thread.
         system: the operating system's calls; tests give one that fails.
+
+    Raises:
+        UnknownStore: the root is empty, in the home of an unknown user, or no path at all.
+        StoreError: the root is relative, and the working directory was removed.
     """
 
     commits_at_once: int = 1  # more would take turns at one disk
@@ -70,7 +74,7 @@ class JsonlStore:
         self.read_only = read_only
         self._lock_timeout = lock_timeout
         self._system = system or System()
-        self._folders = Folders(self._system, os.path.abspath(root))
+        self._folders = Folders(self._system, root_at(root))
         self._turn_locks = LockFiles(self._system)
         self._locked_files: set[ThreadFile] = set()  # that are read, deleted or repaired right now
         self._openings = threading.BoundedSemaphore(most_open() // 2)  # so many files at once
@@ -79,12 +83,12 @@ class JsonlStore:
 
     def __repr__(self) -> str:
         """Show where it is."""
-        return f"JsonlStore({self._folders.root!r})"
+        return f"JsonlStore({self.root!r})"
 
     @property
     def root(self) -> str:
         """The absolute path of the folder."""
-        return self._folders.root
+        return native(self._folders.root)
 
     def load(self, key: ThreadKey) -> Read:
         """Read a thread's file from its start, mending what a crash left at its end."""
