@@ -15,14 +15,14 @@ from __future__ import annotations
 import re
 import ssl
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import parse_qsl, unquote
 
 from msgspec import Struct
 
 from turnlog.errors import UnknownStore
 
 _STREAM: Final = re.compile("[A-Za-z0-9_-]{1,200}")
-_SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\],]+)(?::(\d{1,5}))?")
+_SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?")
 _REPLICAS: Final = frozenset("12345")
 _PORT: Final = 4222
 _LAST_PORT: Final = 65535
@@ -85,45 +85,55 @@ def parse(url: str) -> Location:
     rest, _, query = rest.partition("?")
     login, at, place = rest.rpartition("@")
     hosts, _, stream = place.partition("/")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    shown = _shown(scheme, place, options)
-    unknown = sorted(set(options).difference(_OPTIONS))
-    if unknown:
-        raise _refusal(shown, f"the option {unknown[0]!r} is not known", _known_options())
-    if "@" in login or "/" in login:
+    begin = f"{scheme}://…"
+    if "@" in query or "@" in login or "/" in login:
         raise _refusal(
-            shown,
+            begin,
             "its credentials cannot be told from the rest",
-            "write them once, before the first server, with '/' as %2F and '@' as %40",
+            "write them once, before the first server, with '/' as %2F, '?' as %3F and '@' as %40",
         )
+    servers = _servers(scheme, hosts)
+    stream = _stream(scheme, stream or "TURNLOG")
+    shown = f"{scheme}://{hosts}/{stream}"
+    options = _options(query, shown)
+    replicas = _replicas(options.get("replicas", "3"), shown)
     user, colon, password = login.partition(":")
     return Location(
-        servers=_servers(scheme, hosts, shown),
-        stream=_stream(stream or "TURNLOG", shown),
-        replicas=_replicas(options.get("replicas", "3"), shown),
+        servers=servers,
+        stream=stream,
+        replicas=replicas,
         user=unquote(user) if colon else None,
         password=unquote(password) if colon else None,
         token=unquote(user) if at and not colon else None,
         tls=scheme == "tls",
         tls_files=_tls_files(scheme, options, shown),
-        shown=shown,
+        shown=f"{shown}?replicas={replicas}" if "replicas" in options else shown,
     )
 
 
-def _servers(scheme: str, hosts: str, shown: str) -> tuple[str, ...]:
+def _options(query: str, shown: str) -> dict[str, str]:
+    """Return the options. What is no good is not shown: it may be a part of a password."""
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if ";" in query or not set(options).issubset(_OPTIONS):
+        known = f"the options are {', '.join(_OPTIONS)}; give them as name=value, joined by '&'"
+        raise _refusal(shown, "it has an option that is not known", known)
+    return options
+
+
+def _servers(scheme: str, hosts: str) -> tuple[str, ...]:
     found = [_SERVER.fullmatch(host) for host in hosts.split(",")]
     ports = [int(match[2] or _PORT) for match in found if match]
     servers = [f"{scheme}://{match[1]}:{match[2] or _PORT}" for match in found if match]
     if len(servers) < len(found) or not all(0 < port <= _LAST_PORT for port in ports):
-        raise _refusal(shown, "it does not say which servers", _EXAMPLE)
+        raise _refusal(f"{scheme}://…", "it does not say which servers", _EXAMPLE)
     return tuple(servers)
 
 
-def _stream(name: str, shown: str) -> str:
+def _stream(scheme: str, name: str) -> str:
     if not _STREAM.fullmatch(name):
         raise _refusal(
-            shown,
-            f"the stream's name {name!r} is not plain",
+            f"{scheme}://…",
+            "the stream's name, which follows the servers, is not plain",
             "give one of A-Z, a-z, 0-9, _ and -",
         )
     return name
@@ -131,7 +141,9 @@ def _stream(name: str, shown: str) -> str:
 
 def _replicas(text: str, shown: str) -> int:
     if text not in _REPLICAS:
-        raise _refusal(shown, f"replicas is {text!r}", "give a number from 1 to 5, best an odd one")
+        raise _refusal(
+            shown, "replicas is not a number from 1 to 5", "give one, and best an odd one"
+        )
     return int(text)
 
 
@@ -140,15 +152,6 @@ def _tls_files(scheme: str, options: dict[str, str], shown: str) -> tuple[str, s
     if any(files) and scheme != "tls":
         raise _refusal(shown, "it has options of TLS, and speaks without", "begin it with tls://")
     return (files[0], files[1], files[2])
-
-
-def _shown(scheme: str, place: str, options: dict[str, str]) -> str:
-    kept = urlencode({name: options[name] for name in _OPTIONS if name in options}, safe="/")
-    return f"{scheme}://{place}{'?' if kept else ''}{kept}"
-
-
-def _known_options() -> str:
-    return f"the options are {', '.join(_OPTIONS)}"
 
 
 def _refusal(shown: str, what: str, hint: str) -> UnknownStore:

@@ -24,6 +24,8 @@ from psycopg.conninfo import conninfo_to_dict
 from turnlog.errors import UnknownStore
 
 _PLAIN: Final = re.compile("[a-z_][a-z0-9_]{0,39}")  # leaves room in an identifier's 63 bytes
+_ODD: Final = re.compile(r"[;=&\s\"'<>\\]")  # what host, port and database have encoded, if at all
+_NUMBER: Final = re.compile("[0-9]{1,5}")
 _MOST_CONNECTIONS: Final = 1000
 
 _DEFAULT: Final = {"schema": "public", "table_prefix": "turnlog_", "max_connections": "8"}
@@ -76,6 +78,8 @@ def parse(url: str) -> Location:
     servers, _, path = address.partition("://")[2].partition("/")
     if servers.count("@") > 1 or "@" in path or "@" in query.rpartition("/")[0]:
         raise _unreadable()  # what is behind the first is a part of the password, most likely
+    if _ODD.search(servers.rpartition("@")[2] + path) or ";" in query:
+        raise _unreadable()  # options, and a password among them, that are not where they belong
     pairs = [pair.partition("=") for pair in query.split("&") if pair]
     own = {name: unquote(value) for name, _, value in pairs if name in _DEFAULT}
     rest = "&".join("".join(pair) for pair in pairs if pair[0] not in own)
@@ -83,7 +87,7 @@ def parse(url: str) -> Location:
         parameters = conninfo_to_dict(f"{address}?{rest}")
     except ProgrammingError:
         parameters = None  # libpq's words quote the part that it cannot read
-    if parameters is None:
+    if parameters is None or not _are_ports(str(parameters.get("port", ""))):
         raise _unreadable()
     shown = _shown(parameters)
     for name in ("schema", "table_prefix"):
@@ -96,7 +100,7 @@ def parse(url: str) -> Location:
         if own[name] != _DEFAULT[name]:
             shown += f"{'&' if '?' in shown else '?'}{name}={own[name]}"
     count = own.setdefault("max_connections", _DEFAULT["max_connections"])
-    if not (count.isascii() and count.isdigit() and 1 <= int(count) <= _MOST_CONNECTIONS):
+    if not (_NUMBER.fullmatch(count) and 1 <= int(count) <= _MOST_CONNECTIONS):
         raise _no_good(shown, "max_connections", f"a number from 1 to {_MOST_CONNECTIONS}")
     return Location(
         _DEFAULT_PARAMETERS | parameters,
@@ -116,10 +120,15 @@ def _shown(parameters: dict[str, Any]) -> str:
     return f"postgresql://{','.join(names)}/{parameters.get('dbname', '')}"
 
 
+def _are_ports(ports: str) -> bool:
+    """Return whether it is a port for each host: else it may be a password without its host."""
+    return all(not port or _NUMBER.fullmatch(port) for port in ports.split(","))
+
+
 def _unreadable() -> UnknownStore:
     return UnknownStore(
         "location 'postgresql://…'",
-        "libpq cannot read it",
+        "it cannot be read as a URL of PostgreSQL's",
         "give postgresql://user@host:port/database?parameter=value, with what is special in a "
         "user, a password or a value in percent-encoding",
     )
