@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from turnlog.conversation import Conversation
 from turnlog.display import one_line
-from turnlog.errors import UnknownStore
+from turnlog.errors import TurnlogError, UnknownStore
 from turnlog.memory import Memory
 from turnlog.names import ThreadKey
 from turnlog.stores.inmemory import InMemoryStore
@@ -132,4 +133,9 @@ def keys(memory: Memory, namespace: str | None = None) -> Iterator[ThreadKey]:
 
 def how_many(memory: Memory, threads: Sequence[ThreadKey], namespace: str | None = None) -> int:
     """Count the threads that were named; where none was, all stored ones, or a namespace's."""
-    return len(threads) or sum(1 for _ in keys(memory, namespace))
+    count = len(threads)
+    if not threads:
+        with suppress(TurnlogError):  # the command meets it too, after all that it can do
+            for _ in keys(memory, namespace):
+                count += 1
+    return count

@@ -97,7 +97,8 @@ class ThreadInfo(Struct, frozen=True, gc=False):
         namespace: its namespace.
         id: its id.
         size: its size in bytes.
-        modified: when it was last written, in UTC by the store's clock.
+        modified: when it was last written, in UTC by the store's clock; the nearest time that a
+            datetime can hold where the store says another.
     """
 
     namespace: str

@@ -30,6 +30,8 @@ _HINTS = {
     errno.EIO: "the device failed: check it and the system's log before you go on",
     errno.EBADF: "another part of the program closed turnlog's descriptor: find what closes one "
     "twice; the next append opens the file again",
+    errno.ENOMEM: "its file is too large for this machine's memory: read it on another, or with "
+    "Memory.peek",
     errno.ENOLCK: "the file system has no locks to give: use a local one",
 }
 _NO_THREAD = {
@@ -73,3 +75,6 @@ def translated(subject: object, doing: str) -> Generator[None]:
         raise
     except OSError as error:
         raise failure(StoreError, subject, doing, error) from error
+    except MemoryError as error:
+        without = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        raise failure(StoreError, subject, doing, without) from error

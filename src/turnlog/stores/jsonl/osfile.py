@@ -120,7 +120,12 @@ class System:
         return os.lstat(_name(path))
 
     def read(self, fd: int, offset: int, size: int) -> bytes:
-        """Read `size` bytes from `offset`, or up to the file's end where that comes first."""
+        """Read `size` bytes from `offset`, or up to the file's end where that comes first.
+
+        More than the machine has memory is refused at once: a file may be of any size, all holes.
+        """
+        if size > _READ_AT_ONCE and size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         found = os.pread(fd, min(size, _READ_AT_ONCE), offset)
         if len(found) == size or not found:
             return found

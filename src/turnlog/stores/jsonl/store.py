@@ -12,7 +12,7 @@ import datetime as dt
 import threading
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from turnlog.stores.jsonl.strays import Stray
 
     _Result = TypeVar("_Result")
+
+# With some days to spare, so that these times exist in every time zone.
+_EARLIEST: Final = dt.datetime(1, 1, 3, tzinfo=dt.UTC)
+_LATEST: Final = dt.datetime(9999, 12, 29, tzinfo=dt.UTC)
 
 
 class JsonlStore:
@@ -164,32 +168,36 @@ class JsonlStore:
     def threads(self, namespace: str | None = None) -> Iterator[ThreadInfo]:
         """List the threads' files. Names that are not plain are other programs'.
 
-        A namespace that cannot be listed does not hide the others: its error comes after them.
+        What cannot be listed does not hide the others: its error comes after them.
         """
-        failed: StoreError | None = None
-        for name in self._namespaces() if namespace is None else [namespace]:
-            try:
-                files = self._files(name)
-            except StoreError as error:
-                failed = failed or error
-                continue
-            for id_, size, modified in files:
+        failed: list[StoreError] = []
+        for name in self._namespaces(failed) if namespace is None else [namespace]:
+            for id_, size, modified in self._files(name, failed):
                 if is_plain(id_):
-                    yield ThreadInfo(name, id_, size, dt.datetime.fromtimestamp(modified, dt.UTC))
-        if failed is not None:
-            raise failed
+                    yield ThreadInfo(name, id_, size, _utc(modified))
+        if failed:
+            raise failed[0]
 
-    def _files(self, namespace: str) -> list[tuple[str, int, float]]:
+    def _files(self, namespace: str, failed: list[StoreError]) -> list[tuple[str, int, float]]:
         """Give id, size and time of each file; no more, since there may be very many."""
         return sorted(
             (entry.removesuffix(SUFFIX), status.st_size, status.st_mtime)
-            for entry, status in self._entries(self._folders.of(namespace))
+            for entry, status in self._listed(self._folders.of(namespace), failed)
             if entry.endswith(SUFFIX) and is_regular(status)
         )
 
-    def _namespaces(self) -> list[str]:
-        entries = self._entries(self._folders.root)
+    def _namespaces(self, failed: list[StoreError]) -> list[str]:
+        entries = self._listed(self._folders.root, failed)
         return sorted(name for name, status in entries if is_plain(name) and is_folder(status))
+
+    def _listed(
+        self, folder: str, failed: list[StoreError]
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """Go through what a folder holds; an error ends it, and is added to those that failed."""
+        try:
+            yield from self._entries(folder)
+        except StoreError as error:
+            failed.append(error)
 
     def _entries(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         with translated(self, "its threads cannot be listed"):
@@ -278,12 +286,15 @@ class JsonlStore:
             namespace: look into this one only; by default into all, and into the root.
 
         Raises:
-            StoreError: a folder could not be listed.
+            StoreError: a folder, or an entry of it, could not be listed; after all the others.
         """
+        failed: list[StoreError] = []
         if namespace is None:
-            yield from strays_in_root(self._entries(self._folders.root))
-        for name in self._namespaces() if namespace is None else [namespace]:
-            yield from strays_in_namespace(name, self._entries(self._folders.of(name)))
+            yield from strays_in_root(self._listed(self._folders.root, failed))
+        for name in self._namespaces(failed) if namespace is None else [namespace]:
+            yield from strays_in_namespace(name, self._listed(self._folders.of(name), failed))
+        if failed:
+            raise failed[0]
 
     def try_turn_lock(self, key: ThreadKey) -> Callable[[], None] | None:
         """Lock the file `<id>.jsonl.lock` beside the thread's; it is made, with its folder."""
@@ -320,3 +331,11 @@ class JsonlStore:
         """Close the files, and look at none any more."""
         self._writer.close()
         self._poller.close()
+
+
+def _utc(seconds: float) -> dt.datetime:
+    """Return a time of the system's; beyond what Python can hold, the nearest that it can."""
+    try:
+        return dt.datetime.fromtimestamp(seconds, dt.UTC)
+    except (ValueError, OverflowError, OSError):
+        return _LATEST if seconds > 0 else _EARLIEST

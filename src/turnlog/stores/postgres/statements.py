@@ -123,14 +123,17 @@ _TAIL = """
     ORDER BY a.seq
 """
 
+# Python has no time before the year 1 or after 9999, and a row is not to hide the others.
+_MODIFIED = "greatest('0001-01-03Z', least('9999-12-29Z', modified))"
+
 _THREADS = """
-    SELECT namespace, id, size, modified FROM $thread
+    SELECT namespace, id, size, $modified FROM $thread
     WHERE (namespace, id) > (%(namespace)s, %(id)s)
     ORDER BY namespace, id LIMIT %(page)b
 """
 
 _THREADS_OF = """
-    SELECT namespace, id, size, modified FROM $thread
+    SELECT namespace, id, size, $modified FROM $thread
     WHERE namespace = %(namespace)s AND id > %(id)s
     ORDER BY id LIMIT %(page)b
 """
@@ -157,8 +160,8 @@ class Statements:
         self.lock: bytes = sql(location, _LOCK)
         self.lock_free: bytes = sql(location, _LOCK.rstrip() + " SKIP LOCKED")
         self.tail: bytes = sql(location, _TAIL)
-        self.threads: bytes = sql(location, _THREADS)
-        self.threads_of: bytes = sql(location, _THREADS_OF)
+        self.threads: bytes = sql(location, _THREADS.replace("$modified", _MODIFIED))
+        self.threads_of: bytes = sql(location, _THREADS_OF.replace("$modified", _MODIFIED))
         self.states: bytes = sql(location, _STATES)
         self.delete_thread: bytes = sql(location, _DELETE_THREAD)
         self.delete_turns: bytes = sql(location, _DELETE_TURNS)
