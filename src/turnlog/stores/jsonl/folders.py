@@ -177,15 +177,21 @@ class Folders:
             self._sync_entry(above, os.path.dirname(above))
         self._synced[folder] = status.st_ino
 
+    def _file_system(self) -> str:
+        place = self.root
+        while self._status(place) is None:  # it is made by the first append
+            place = os.path.dirname(place)
+        return self._system.file_system(place)
+
     def warnings(self) -> tuple[UnsafeFileSystemWarning, ...]:
         """Give a warning, once, where the file system is known not to keep the contract."""
         if self._checked:
             return ()
+        try:
+            kind = self._file_system()
+        except OSError:
+            return ()  # it does not tell now; what matters of such an error is met elsewhere
         self._checked = True
-        place = self.root
-        while self._status(place) is None:  # it is made by the first append
-            place = os.path.dirname(place)
-        kind = self._system.file_system(place)
         if kind not in _UNSAFE:
             return ()
         return (
