@@ -224,3 +224,24 @@ def test_threads_are_found_by_their_key(postgres_url: str) -> None:
     asyncio.run(main())
     wait_until(lambda: not sessions(postgres_url), "what they did is counted")
     assert query(postgres_url, SCANS) == before
+
+
+@pytest.mark.parametrize(
+    ("query_part", "what"),
+    [("", "CREATE on the schema"), ("?schema=not_there", "CREATE on the database")],
+)
+def test_role_that_may_not_make_the_tables(
+    postgres_server: PostgresServer, postgres_url: str, query_part: str, what: str
+) -> None:
+    """A role that may not make the tables, which are missing, is told what it lacks (C50)."""
+    postgres_server.new_user("bot", "secret")
+    query(postgres_url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    url = postgres_url.replace("postgres@", "bot:secret@")
+    try:
+        with Memory(f"{url}{query_part}") as memory, pytest.raises(StoreError) as failed:
+            memory.open("t").append("first")
+        assert "permission denied" in failed.value.what
+        assert what in failed.value.hint
+    finally:
+        query(postgres_url, "DROP OWNED BY bot")
+        query(postgres_url, "DROP ROLE bot")

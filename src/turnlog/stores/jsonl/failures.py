@@ -18,12 +18,15 @@ _PERMISSION = (
     "give this user read and write permission, or read permission and use "
     "Memory(..., read_only=True)"
 )
+_OTHER_FILE_SYSTEM = (
+    "use a local file system with flock and fsync, such as ext4 or xfs, or a server store"
+)
 _HINTS = {
     errno.ENOSPC: "free space on the disk; the thread goes on as soon as there is room",
     errno.EDQUOT: "free space within your quota; the thread goes on as soon as there is room",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f), or go on in a new thread",
     errno.EACCES: _PERMISSION,
-    errno.EPERM: _PERMISSION,
+    errno.EPERM: f"{_PERMISSION}; an attribute of the file may forbid it too (lsattr shows them)",
     errno.EROFS: "the file system is read-only: read with Memory(..., read_only=True)",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "the system has no more open files to give; close some",
@@ -33,7 +36,12 @@ _HINTS = {
     errno.ENOMEM: "its file is too large for this machine's memory: read it on another, or with "
     "Memory.peek",
     errno.ENOLCK: "the file system has no locks to give: use a local one",
+    errno.ENAMETOOLONG: "give a shorter id or namespace, or another root",
+    errno.ESTALE: "the file system lost the file: mount it again, and open the thread again",
+    errno.EINTR: "try again",
 }
+# What says that a file system lacks a call: turnlog makes none with an argument that is not valid.
+_UNSUPPORTED = frozenset((errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY))
 _NO_THREAD = {
     errno.ELOOP: "a symbolic link stands under its name",
     errno.ENOTDIR: "its namespace is not a folder, or a symbolic link to one",
@@ -55,10 +63,23 @@ def failure(kind: type[_Error], subject: object, doing: str, error: OSError) -> 
     number = error.errno or 0
     if number in _NO_THREAD:
         return no_thread(subject, _NO_THREAD[number])
-    what = f"{doing}: {os.strerror(number) if number else error}"
-    own = kind(subject, what, _HINTS.get(number, "see the cause for the system's own error"))
+    said = error.strerror or (os.strerror(number) if number else str(error))
+    hint = _HINTS.get(number, "see the cause for the system's own error")
+    if number in _UNSUPPORTED:
+        hint = _OTHER_FILE_SYSTEM
+        if said == os.strerror(number):
+            said = unsupported(error, "what turnlog needs").strerror
+    own = kind(subject, f"{doing}: {said}", hint)
     own.errno = error.errno
     return own
+
+
+def unsupported(error: OSError, call: str) -> OSError:
+    """Return an error that names the call which a file system lacks; another error as it is."""
+    number = error.errno
+    if number not in _UNSUPPORTED:
+        return error
+    return OSError(number, f"its file system does not support {call} ({os.strerror(number)})")
 
 
 def no_thread(subject: object, what: str) -> NotAThread:

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from turnlog.errors import StoreError, UnknownStore, UnsafeFileSystemWarning
-from turnlog.stores.jsonl.failures import failure, no_thread
+from turnlog.stores.jsonl.failures import failure, no_thread, unsupported
 from turnlog.stores.jsonl.osfile import absolute, is_folder
 from turnlog.stores.jsonl.threadfile import SUFFIX, ThreadFile
 
@@ -151,9 +151,12 @@ class Folders:
         Raises:
             OSError: a folder could not be synced; all the files are to be taken as not durable.
         """
-        for folder in dict.fromkeys(file.folder for file in files):
-            self._system.sync_folder(folder)
-            self._sync_entry(folder, self.root)
+        try:
+            for folder in dict.fromkeys(file.folder for file in files):
+                self._system.sync_folder(folder)
+                self._sync_entry(folder, self.root)
+        except OSError as error:
+            raise unsupported(error, "fsync of a folder") from error
         for file in files:
             file.entry_synced = True
         while len(self._synced) > _MOST_REMEMBERED:

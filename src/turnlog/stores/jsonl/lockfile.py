@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from turnlog.errors import StoreError
+from turnlog.stores.jsonl.failures import unsupported
 from turnlog.stores.jsonl.osfile import identity_of, is_regular
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class LockFiles:
         hold = object()
         self._held[hold] = fd, identity = self._opened(key, folder, name + LOCK_SUFFIX)
         try:
-            if self._system.try_lock(fd, shared=False) and self._stands(identity, folder, name):
+            if self._try_lock(fd) and self._stands(identity, folder, name):
                 return partial(self._let_go, hold)
         except BaseException:
             self._let_go(hold)
@@ -97,6 +98,12 @@ class LockFiles:
         if not is_regular(status):
             raise _no_file(key, name)
         return identity_of(status)
+
+    def _try_lock(self, fd: int) -> bool:
+        try:
+            return self._system.try_lock(fd, shared=False)
+        except OSError as error:
+            raise unsupported(error, "flock") from error
 
     def _stands(self, identity: tuple[int, int], folder: str, name: str) -> bool:
         """Tell whether the file that was locked still stands there, not removed with its thread."""

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from turnlog.errors import LockTimeout, OutcomeUnknown, ThreadReplaced, TornTailWarning
 from turnlog.stores.base import Position, Read
 from turnlog.stores.jsonl import format as fileformat
-from turnlog.stores.jsonl.failures import no_thread
+from turnlog.stores.jsonl.failures import no_thread, unsupported
 from turnlog.stores.jsonl.format import Tail
 from turnlog.stores.jsonl.osfile import identity_of, is_regular, write_all
 from turnlog.stores.jsonl.repair import TORN_SUFFIX, mend
@@ -99,7 +99,10 @@ class ThreadFile:
 
     def try_lock(self) -> bool:
         """Lock the file if no other process has it: for writing if it is open so, else shared."""
-        return self._system.try_lock(self.fd, shared=not self.writable)
+        try:
+            return self._system.try_lock(self.fd, shared=not self.writable)
+        except OSError as error:
+            raise unsupported(error, "flock") from error
 
     def lock(self, timeout: float, meanwhile: Callable[[], None]) -> None:
         """Lock the file, waiting at most `timeout` seconds; raise LockTimeout after it.
@@ -221,7 +224,10 @@ class ThreadFile:
 
     def sync(self) -> None:
         """Wait until what was written is on the device."""
-        self._system.sync(self.fd)
+        try:
+            self._system.sync(self.fd)
+        except OSError as error:
+            raise unsupported(error, "fdatasync") from error
 
     def forget(self, begin: Position) -> None:
         """Have the next reader see what the device has from a position on, not the cache.

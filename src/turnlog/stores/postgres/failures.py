@@ -24,6 +24,14 @@ _HINTS: Final[dict[type[psycopg.Error], str]] = {
     errors.ProgramLimitExceeded: "the turn is too large for PostgreSQL; divide it",
 }
 
+# By what the server says permission is denied for: it is asked for where the tables are missing.
+_CREATE_HINTS: Final = {
+    "for schema": "grant the role USAGE and CREATE on the schema, or have a role that has them "
+    "open the memory once, which makes the tables",
+    "for database": "grant the role CREATE on the database, or have a role that may do so make "
+    "the schema",
+}
+
 
 def failure(kind: type[_Error], subject: object, doing: str, error: psycopg.Error) -> _Error:
     """Make our error of the server's; the caller raises it from `error`.
@@ -36,6 +44,8 @@ def failure(kind: type[_Error], subject: object, doing: str, error: psycopg.Erro
     """
     words = " ".join(str(error).split()) or type(error).__name__
     hint = _HINTS.get(type(error))
+    if isinstance(error, errors.InsufficientPrivilege):
+        hint = next((more for what, more in _CREATE_HINTS.items() if what in words), hint)
     if "connection slots" in words or "too many" in words:  # while connecting there is no code
         hint = _HINTS[errors.TooManyConnections]
     if hint is None and error.sqlstate is None:
