@@ -89,7 +89,10 @@ class UnknownModel(TurnlogError, ValueError):
 
 
 class MissingKey(TurnlogError):
-    """Raised when a model's provider needs a key that the environment does not have."""
+    """Raised when a model's provider needs a key that the environment does not have.
+
+    Also where the key has a character that cannot be sent, such as a newline at its end.
+    """
 
 
 class MissingExtra(TurnlogError, ImportError):

@@ -17,7 +17,7 @@ from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import FunctionToolCallEvent, FunctionToolResultEvent
 
 from turnlog.display import counted
-from turnlog.engine.failures import explained
+from turnlog.engine.failures import explained, hide_key
 from turnlog.engine.history import json_text, request_of, without_system
 from turnlog.engine.listener import call_began, call_ended
 from turnlog.engine.loop import Asking, converse, text_in
@@ -158,6 +158,7 @@ class EngineSpeaker(Generic[Output]):
         """Note in an error what it means and what was written; it stays what it is."""
         kept = f"{counted(written, 'turn')} written back" if written else "nothing was written back"
         what = ""
+        hide_key(error)
         if isinstance(error, ModelAPIError):
             what = "{}; {}; ".format(*explained(error, error.model_name))
         error.add_note(f"turnlog: {subject}: {what}{kept}")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from turnlog.engine.listener import Listener
 
 
+_ILLEGAL: Final = "Illegal header value"  # h11's words, which httpx hands on
 _REWORD: Final = "word the input in another way"
 
 
@@ -43,8 +44,49 @@ def failing(subject: str, model: Model, listener: Listener) -> Generator[None]:
         raised = listener.raised
         if raised is not None and (error is raised or error.__cause__ is raised):
             raise
+        hide_key(error)
         what, hint = explained(error, _name_of(model), model.system)
         raise ModelFailed(subject, what, hint) from error
+
+
+def hide_key(error: BaseException) -> None:
+    """Take the key out of an error, and out of what led to it.
+
+    HTTP clients quote a header that they cannot send: a key that ends in a newline, for one.
+    """
+    for each in _chain(error):
+        if not _is_of_a_header(each):
+            continue
+        if isinstance(each, UnicodeEncodeError):
+            each.object, each.start, each.end = "?", 0, 1
+            each.args = (each.encoding, each.object, 0, 1, each.reason)
+        else:
+            each.args = (f"{_ILLEGAL} …",)
+
+
+def _is_of_a_header(error: BaseException) -> bool:
+    """Return whether an error is of a header that an HTTP client cannot send."""
+    if not isinstance(error, UnicodeEncodeError):
+        return str(error).startswith(_ILLEGAL)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return module.startswith("httpx")
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an error and all that led to it, each once."""
+    found: dict[int, BaseException] = {}
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in found:
+            found[id(each)] = each
+            left += [each.__cause__, each.__context__]
+            if isinstance(each, BaseExceptionGroup):
+                left += cast("BaseExceptionGroup[BaseException]", each).exceptions
+    return list(found.values())
 
 
 def check_refusal(subject: str, model: Model, response: ModelResponse) -> None:
@@ -71,6 +113,14 @@ def explained(error: Exception, name: str, system: str = "") -> tuple[str, str]:
         errors = cast("ExceptionGroup[Exception]", error).exceptions
         each = [explained(one, str(getattr(one, "model_name", name))) for one in errors]
         return "; ".join(what for what, _ in each), each[-1][1]
+    if any(map(_is_of_a_header, _chain(error))):
+        what = "has a header, most likely its key, with a character that is not allowed there"
+        hint = f"look for a newline, or what else was copied, in {_key_of(name, system)}"
+        return f"the request to {name} {what}", hint
+    return _explained_by_kind(error, name, system)
+
+
+def _explained_by_kind(error: Exception, name: str, system: str) -> tuple[str, str]:
     if isinstance(error, ModelHTTPError):
         return _refused(error, name, system)
     if isinstance(error, ModelRequestTimeout):
@@ -97,9 +147,7 @@ def _refused(error: ModelHTTPError, name: str, system: str) -> tuple[str, str]:
     status = error.status_code
     said = f"status {status}: {_said(error)}"
     if status in {401, 403}:
-        key = " or ".join(
-            KEY_VARIABLES.get(system or full_name(name).partition(":")[0], ("the provider's key",))
-        )
+        key = _key_of(name, system)
         return f"the provider refused the key for {name} ({said})", f"look at {key}"
     if status == 404:  # noqa: PLR2004 - the status of HTTP
         return f"the provider knows no model {name} ({said})", "look at the model's name"
@@ -108,6 +156,11 @@ def _refused(error: ModelHTTPError, name: str, system: str) -> tuple[str, str]:
     if status >= 500:  # noqa: PLR2004
         return f"the provider failed on {name} ({said})", _wait(error)
     return f"the provider refused the request to {name} ({said})", "the provider's words say why"
+
+
+def _key_of(name: str, system: str) -> str:
+    provider = system or full_name(name).partition(":")[0]
+    return " or ".join(KEY_VARIABLES.get(provider, ("the provider's key",)))
 
 
 def _wait(error: ModelAPIError) -> str:

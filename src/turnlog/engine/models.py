@@ -38,6 +38,7 @@ _BARE_NAMES: Final = (
     (re.compile(r"(chat)?gpt-|o\d"), "openai-chat"),
     (re.compile("gemini-"), "google"),
 )
+_SENDABLE_KEY: Final = re.compile("[!-~]+")
 # The variables that a provider's key is looked for in, the usual one first.
 KEY_VARIABLES: Final[dict[str, tuple[str, ...]]] = {
     "anthropic": ("ANTHROPIC_API_KEY",),
@@ -141,7 +142,7 @@ async def made(model: object, subject: str) -> Model:
 
     Raises:
         UnknownModel: there is none of that name.
-        MissingKey: its provider's key is not in the environment.
+        MissingKey: its provider's key is not in the environment, or cannot be sent as it is there.
         MissingExtra: its provider's package is not installed.
     """
     if isinstance(model, Model) or model == OFFLINE:
@@ -182,6 +183,7 @@ def _made(model: object, subject: str) -> Model:
         return offline_model()
     name = full_name(model)
     provider = name.partition(":")[0]
+    _check_keys(subject, model, provider)
     try:
         return infer_model(name)
     except ImportError as error:
@@ -192,6 +194,18 @@ def _made(model: object, subject: str) -> Model:
         ) from error
     except Exception as error:
         raise _refused(subject, model, provider, error) from error
+
+
+def _check_keys(subject: str, model: str, provider: str) -> None:
+    """Refuse a key that no header can hold: an HTTP client would quote it in its error and log."""
+    for variable in KEY_VARIABLES.get(provider, ()):
+        key = os.environ.get(variable)
+        if key and not _SENDABLE_KEY.fullmatch(key):
+            raise MissingKey(
+                subject,
+                f"the key for the model {model!r} has a character that cannot be sent",
+                f"look for a newline, or what else was copied, in {variable}",
+            )
 
 
 def full_name(model: str) -> str:
