@@ -63,23 +63,27 @@ def failure(kind: type[_Error], subject: object, doing: str, error: OSError) -> 
     number = error.errno or 0
     if number in _NO_THREAD:
         return no_thread(subject, _NO_THREAD[number])
-    said = error.strerror or (os.strerror(number) if number else str(error))
-    hint = _HINTS.get(number, "see the cause for the system's own error")
-    if number in _UNSUPPORTED:
-        hint = _OTHER_FILE_SYSTEM
-        if said == os.strerror(number):
-            said = unsupported(error, "what turnlog needs").strerror
+    error = unsupported(error, "what turnlog needs")
+    if isinstance(error, Unsupported):
+        said, hint = error.strerror, _OTHER_FILE_SYSTEM
+    else:
+        said = os.strerror(number) if number else str(error)
+        hint = _HINTS.get(number, "see the cause for the system's own error")
     own = kind(subject, f"{doing}: {said}", hint)
     own.errno = error.errno
     return own
 
 
+class Unsupported(OSError):
+    """Raised in place of the system's error where a file system lacks a call."""
+
+
 def unsupported(error: OSError, call: str) -> OSError:
     """Return an error that names the call which a file system lacks; another error as it is."""
     number = error.errno
-    if number not in _UNSUPPORTED:
+    if number not in _UNSUPPORTED or isinstance(error, Unsupported):
         return error
-    return OSError(number, f"its file system does not support {call} ({os.strerror(number)})")
+    return Unsupported(number, f"its file system does not support {call} ({os.strerror(number)})")
 
 
 def no_thread(subject: object, what: str) -> NotAThread:
