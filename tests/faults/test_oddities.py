@@ -219,3 +219,24 @@ def test_times_of_rows(postgres_url: str) -> None:
             infos = list(memory.threads(namespace))
             assert [info.id for info in infos] == ["a", "b", "c", "d", "z"]
             assert [info.modified.year for info in infos[1:4]] == [9999, 1, 9999]
+
+
+@pytest.mark.parametrize("name", ["../x", "..", " x"])
+def test_names_of_rows(postgres_url: str, root: Path, name: str) -> None:
+    """A row whose name is not plain is another program's, and leads to no file by a copy (C55)."""
+    with Memory(postgres_url) as memory:
+        memory.open("a").append("first")
+        query(
+            postgres_url,
+            "INSERT INTO turnlog_thread "
+            "SELECT x.namespace, x.id, t.life, t.turns, t.size, t.modified "
+            "FROM turnlog_thread t, (VALUES (%s, 'a'), ('other', %s)) x (namespace, id)",
+            name,
+            name,
+        )
+        assert [info.id for info in memory.threads()] == ["a"]
+        assert list(memory.threads("other")) == []
+    done = CliRunner().invoke(app, ["copy", postgres_url, str(root)])
+    assert done.exit_code == 0
+    assert os.listdir(root.parent) == ["memory"]
+    assert os.listdir(root) == ["default"]

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from psycopg import errors
 
 from turnlog.errors import LockTimeout, NotWritten, ReadOnly, StoreError, UnsafeFileSystemWarning
+from turnlog.names import is_plain
 from turnlog.stores.base import Outcome, Position, Read, ThreadInfo
 from turnlog.stores.postgres import schema
 from turnlog.stores.postgres.connections import Connections, StillLocked
@@ -138,7 +139,8 @@ class PostgresStore:
             with _translated(self, "its threads cannot be listed"):
                 rows = self._rows(statement, parameters)
             for row in rows:
-                yield ThreadInfo(row[0], row[1], row[2], row[3].astimezone(dt.UTC))
+                if is_plain(row[0]) and is_plain(row[1]):  # else the row is another program's
+                    yield ThreadInfo(row[0], row[1], row[2], row[3].astimezone(dt.UTC))
             if len(rows) < _PAGE:
                 return
             parameters |= {"namespace": rows[-1][0], "id": rows[-1][1]}
