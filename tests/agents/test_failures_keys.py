@@ -71,7 +71,7 @@ def test_a_key_that_cannot_be_sent(
     key: str,
     way: Callable[[Any], object],
 ) -> None:
-    """A key of the environment that no header can hold is refused, and told to nobody (C38)."""
+    """A key of the environment that no header can hold is refused, and is in no error or log (C38)."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv(KEYS[wire], key)
     with pytest.raises(MissingKey, match=KEYS[wire]) as caught:
@@ -94,6 +94,16 @@ def test_a_key_of_a_ready_model(provider: Provider, key: str, way: Callable[[Any
         assert isinstance(caught.value, ModelFailed)
         assert "header" in caught.value.what
         assert "OPENAI_API_KEY" in caught.value.hint
+
+
+@pytest.mark.parametrize("key", ["no key", "k", "a-b_c.d/e+f="])
+def test_a_key_that_can_be_sent(
+    provider: Provider, one_model: str, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """A key that is unusual, as a server of one's own may take it, is sent (C38)."""
+    monkeypatch.setenv(KEYS["openai"], key)
+    provider.script("Fine.")
+    assert helper(one_model).run("Hello").response == "Fine."
 
 
 def test_an_error_of_the_caller_s_own(provider: Provider, one_model: str) -> None:

@@ -79,7 +79,7 @@ def test_a_scheme_that_is_not_known(url: str) -> None:
 # ---- secrets ----
 
 SECRET = "hunter2"
-# What somebody may write who leaves out a part of a URL, or the encoding of what is special in it.
+# URLs that lack a part, or the percent-encoding of what is special in them.
 MISTYPED = [
     "postgresql:bot:{}@host/chat",
     "postgres:bot:{}@host",
@@ -190,7 +190,7 @@ def test_the_home_of_a_user() -> None:
     assert store.root == os.path.join(user.pw_dir, "x")
 
 
-def test_the_home_of_nobody_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_of_an_unknown_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The home of an unknown user is refused, and no folder of that name is made (C39)."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownStore, match=r"~no-such-user/x.*does not know whose home"):

@@ -38,7 +38,7 @@ _BARE_NAMES: Final = (
     (re.compile(r"(chat)?gpt-|o\d"), "openai-chat"),
     (re.compile("gemini-"), "google"),
 )
-_SENDABLE_KEY: Final = re.compile("[!-~]+")
+_SENDABLE_KEY: Final = re.compile("[!-~]([ -~]*[!-~])?")
 # The variables that a provider's key is looked for in, the usual one first.
 KEY_VARIABLES: Final[dict[str, tuple[str, ...]]] = {
     "anthropic": ("ANTHROPIC_API_KEY",),
@@ -198,14 +198,13 @@ def _made(model: object, subject: str) -> Model:
 
 def _check_keys(subject: str, model: str, provider: str) -> None:
     """Refuse a key that no header can hold: an HTTP client would quote it in its error and log."""
-    for variable in KEY_VARIABLES.get(provider, ()):
-        key = os.environ.get(variable)
-        if key and not _SENDABLE_KEY.fullmatch(key):
-            raise MissingKey(
-                subject,
-                f"the key for the model {model!r} has a character that cannot be sent",
-                f"look for a newline, or what else was copied, in {variable}",
-            )
+    variable = next(filter(os.environ.get, KEY_VARIABLES.get(provider, ())), None)
+    if variable is not None and not _SENDABLE_KEY.fullmatch(os.environ[variable]):
+        raise MissingKey(
+            subject,
+            f"the key for the model {model!r} has a character that cannot be sent",
+            f"look for a newline, or what else was copied, in {variable}",
+        )
 
 
 def full_name(model: str) -> str:
