@@ -71,7 +71,7 @@ def test_a_key_that_cannot_be_sent(
     key: str,
     way: Callable[[Any], object],
 ) -> None:
-    """A key of the environment that no header can hold is refused, and is in no error or log (C38)."""
+    """A key that no header can hold is refused, and is in no error or log (C38)."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv(KEYS[wire], key)
     with pytest.raises(MissingKey, match=KEYS[wire]) as caught:
