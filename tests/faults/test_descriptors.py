@@ -93,6 +93,22 @@ def test_closed_descriptor(root: Path) -> None:
     assert lines_on_disk(root) == ["first", "second"]
 
 
+def test_number_given_to_a_reader_of_the_file(root: Path) -> None:
+    """A number that was given to a reader of the thread's own file is left to it (C56)."""
+    file = root / "default" / "t.jsonl"
+    with Memory(root) as memory:
+        thread = memory.open("t").append("first")
+        number = descriptor_of(file)
+        with file.open("rb") as reading:
+            os.dup2(reading.fileno(), number, inheritable=False)
+        with pytest.raises(NotWritten, match="closed turnlog's descriptor"):
+            thread.append("second")
+        thread.append("second").append("third")
+        assert os.pread(number, 1, 0) == b"{"
+        os.close(number)
+    assert lines_on_disk(root) == ["first", "second", "third"]
+
+
 def test_kept_file_that_is_not_open_any_more(root: Path) -> None:
     """Deleting a thread and closing the memory leave a number alone that is another's (C56)."""
     with Memory(root) as memory:

@@ -218,7 +218,13 @@ class ThreadFile:
     def append(self, end: Position, lines: Sequence[bytes]) -> Position:
         """Write lines after the position `end`, which `read` gave; give the new end. Not synced."""
         data = b"\n".join((*lines, b""))
-        write_all(self._system, self.fd, data)
+        try:
+            write_all(self._system, self.fd, data)
+        except OSError as error:
+            if error.errno == errno.EBADF:  # closed, or another's that only reads this very file
+                self.unlock()
+                self.fd = _LOST
+            raise
         mark = fileformat.mark_behind(end.mark, data)
         return Position(self.identity, end.offset + len(data), end.lines + len(lines), mark)
 
