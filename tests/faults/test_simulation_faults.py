@@ -105,8 +105,10 @@ def trust_the_name(self: Any, file: Any) -> None:
 
 
 def sync_the_first(_: Any, rounds: list[Any]) -> None:
-    """Sync one file of a batch."""
+    """Sync one file of a batch, and take the others for synced."""
     rounds[0].sync()
+    for round_ in rounds:
+        round_.unsynced = False
 
 
 def take_each_line(self: Any, start: int, end: int, record: Any) -> None:

@@ -63,14 +63,10 @@ class OpenFiles:
         self._mutex.release()
 
     def unlock_used(self) -> None:
-        """Release the locks on the files in use; close those that cannot be unlocked."""
-        for key in list(self._in_use):
-            file = self._files.get(key)
-            if file is not None:
-                try:
-                    file.unlock()
-                except OSError:
-                    self.drop(key)
+        """Release the locks on the files in use."""
+        for key in self._in_use:
+            if key in self._files:
+                self._files[key].unlock()
 
     def release_all(self) -> None:
         """Do as `release`, however often this OS thread has acquired it."""
@@ -102,8 +98,7 @@ class OpenFiles:
         self._in_use.discard(key)
         file = self._files.pop(key, None)
         if file is not None:
-            with suppress(OSError):  # it is gone all the same
-                file.close()
+            file.close()
 
     def close_kept(self) -> bool:
         """Close the files that are not in use; say whether there were any."""

@@ -86,15 +86,6 @@ class BatchWriter:
         self._sync([round_ for round_ in rounds if round_.unsynced])
         for round_ in rounds:
             round_.end()
-            self._unlock(round_)
-
-    def _unlock(self, round_: _Round) -> None:
-        """Release the lock of a thread's file; close the file where it cannot be released."""
-        if round_.file is not None:
-            try:
-                round_.file.unlock()
-            except OSError:
-                self._files.drop(round_.append.key)
 
     def _break_off(self, rounds: Sequence[_Round]) -> None:
         """After an exception from outside: cut off what has no outcome, and release every lock."""
@@ -284,11 +275,13 @@ class _Round:
             self._error = unknown
 
     def end(self) -> None:
-        """Note its outcome: what it wrote is durable, or was cut off."""
+        """Note its outcome, and unlock its file: what it wrote is durable, or was cut off."""
         if self.unsynced:  # never to be acknowledged
             message = f"{self.append.key}: what was written was not synced"
             raise AssertionError(message)
         self._outcome = Outcome(self._news, self._end, self._error, self.busy)
+        if self.file is not None:
+            self.file.unlock()
 
     def break_off(self) -> None:
         """Cut off what it wrote, unless its outcome is known; then it can be tried again."""
