@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import msgspec
 
+from turnlog.fusion import record_starts
 from turnlog.message import GREATEST_INT, LEAST_INT, ROLES, Message, Role, Scalar
 
 if TYPE_CHECKING:
@@ -84,10 +85,10 @@ class Unreadable(Exception):
 _encode: Final = msgspec.json.Encoder().encode
 _decode_records: Final = msgspec.json.Decoder(Record).decode_lines
 _decode_record: Final = msgspec.json.Decoder(Record).decode
+_decode_any: Final = msgspec.json.Decoder().decode
 _decode_turn: Final = msgspec.json.Decoder(_Turn).decode
 
 _ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
-_RECORD_START: Final = re.compile(r'\{\s*"role"\s*:')
 _MAX_DEPTH: Final = 64  # of foreign values; low enough to be read again from any stack
 _KNOWN: Final = frozenset(("role", "content", "at", "meta", "key", "more", "unit"))
 
@@ -184,6 +185,44 @@ def check_lines(lines: memoryview) -> Sequence[Record] | None:
         return None
 
 
+def glance(line: bytes) -> Record | bool:
+    """Read one line quickly: give its record, else whether `find_records` may find one in it.
+
+    A key that is given twice is not looked for.
+    """
+    try:
+        return _decode_record(line)
+    except msgspec.ValidationError:
+        return _glance_at_foreign(line)
+    except msgspec.DecodeError:
+        return _may_hold_records(line)
+    except (ValueError, RecursionError):
+        return True
+
+
+def _glance_at_foreign(line: bytes) -> Record | bool:
+    try:
+        value = _decode_any(line)
+    except msgspec.ValidationError:  # a number that has no place in memory
+        return True
+    except msgspec.DecodeError:
+        return _may_hold_records(line)
+    except (ValueError, RecursionError):
+        return True
+    if not _has_text(value):
+        return False
+    shallow = line.count(b"{") + line.count(b"[") <= _MAX_DEPTH
+    return _record(value) if shallow else True
+
+
+def _may_hold_records(line: bytes) -> bool:
+    """Tell whether there may be a turn in a line that msgspec takes for no JSON."""
+    if b"\\u" in line:  # a lone surrogate, or an odd spelling of a key
+        return True
+    inner = line.find(b"{", 1) >= 0 or 0 <= line.find(b"}") < len(line) - 1
+    return inner and b'"content"' in line
+
+
 def find_records(line: bytes) -> tuple[list[tuple[int, int, Record]], str | None]:
     """Find the whole turns in one line, and say what is wrong with the rest of it.
 
@@ -262,35 +301,53 @@ def _has_more(text: str) -> bool:
 
 
 def _salvage(line: bytes, reason: str) -> tuple[list[tuple[int, int, Record]], str]:
-    """Take the whole records out of a line that is not one: what torn writes fused together.
-
-    Ours start with their role and never hold such a start inside: their strings escape quotes and
-    their meta is flat. So the line is cut at each start, and nothing inside a torn record of ours
-    is mistaken for a turn.
-    """
+    """Take the whole records out of a line that is not one: what torn writes fused together."""
     text = line.decode("utf-8", "surrogateescape")  # what is not UTF-8 keeps its place
     found: list[tuple[int, int, Record]] = []
-    cuts = sorted({0, *(match.start() for match in _RECORD_START.finditer(text)), len(text)})
+    cuts = sorted({0, *record_starts(text), len(text)})
     start = 0  # in bytes
     for begin, end in pairwise(cuts):
-        piece = text[begin:end]
-        found += ((start + at, start + stop, record) for at, stop, record in _values(piece))
-        start += len(piece.encode("utf-8", "surrogateescape"))
+        piece = text[begin:end].encode("utf-8", "surrogateescape")
+        found += ((start + at, start + stop, record) for at, stop, record in _records(piece))
+        start += len(piece)
     whole = sum(end - start for start, end, _ in found) == len(line)
     return found, "several records are fused on it" if whole else reason
 
 
+def _records(piece: bytes) -> Iterator[tuple[int, int, Record]]:
+    """Yield the turns at the beginning of a piece of a line, one behind the other."""
+    if b"}" not in piece:
+        return
+    if piece.startswith(b"{") and piece.endswith(b"}"):
+        with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            yield 0, len(piece), _decode_record(piece)
+            return
+    yield from _values(piece.decode("utf-8", "surrogateescape"))
+
+
 def _values(text: str) -> Iterator[tuple[int, int, Record]]:
-    """Give the turns at the beginning of a text, one behind the other, by their place in bytes."""
-    at, start = 0, 0
+    """Yield the turns at the beginning of a text, one behind the other, by their place in bytes."""
+    at = start = _behind_blanks(text, 0)
     with suppress(ValueError, RecursionError, Unreadable):  # the rest is not JSON, or not UTF-8
-        while at < len(text):
+        while text.startswith("{", at):
             value, end = _DECODER.raw_decode(text, at)
             size = len(text[at:end].encode())
-            with suppress(Unreadable):
-                _repeated(value)  # which is not to be nested too deep
-                yield start, start + size, _record(_checked(value))
-            at, start = end, start + size
+            if _has_text(value):
+                with suppress(Unreadable):
+                    _repeated(cast("object", value))  # which is not to be nested too deep
+                    yield start, start + size, _record(cast("dict[str, Any]", value))
+            at = _behind_blanks(text, end)
+            start += size + at - end
+
+
+def _behind_blanks(text: str, at: int) -> int:
+    while text[at : at + 1] in {" ", "\t", "\r"}:
+        at += 1
+    return at
+
+
+def _has_text(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("content"), str)  # pyright: ignore[reportUnknownMemberType]
 
 
 class _NotJsonError(Unreadable):

@@ -87,7 +87,12 @@ def copy_thread(
     same = differs == len(there.lines) == len(read.lines)
     appended = len(there.lines) - held if same else 0
     return Copied(
-        key, len(read.lines), appended, None if same else differs, read.problems, warnings
+        key,
+        len(read.lines),
+        appended,
+        None if same else differs,
+        tuple(read.problems),
+        warnings,
     )
 
 

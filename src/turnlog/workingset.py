@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, SupportsIndex, overload
 
 from turnlog.codec import decode_turn
@@ -92,7 +92,7 @@ class WorkingSet:
         self._added: list[bytes] = []
         self._state: tuple[int, Position] = (len(read.lines), read.position)
         self._keys = dict(read.keys)
-        self._problems: list[Problem] = []
+        self._problems: list[Sequence[Problem]] = []  # each part worked out when it is looked at
         self._audit = read.audit
         self._audited: tuple[Problem, ...] | None = None
         self._note(read.problems)
@@ -118,7 +118,7 @@ class WorkingSet:
         """Give all that is wrong with the lines, after looking at each by the letter."""
         if self._audited is None:
             self._audited = self._audit()
-        return in_order((*self._problems, *self._audited))
+        return in_order((*chain(*self._problems), *self._audited))
 
     # ---- as a commit changes it ----
 
@@ -195,13 +195,15 @@ class WorkingSet:
         for key, index in news.keys.items():
             self._keys.setdefault(key, count + index)
         self._added += news.lines
-        self._note(news.problems + news.audit())
+        self._note((*news.problems, *news.audit()))
 
     def _note(self, problems: Sequence[Problem]) -> None:
         """Keep problems, and have the first of them told: one warning for a thread is enough."""
-        if problems and not self._problems:
+        if not problems:
+            return
+        if not self._problems:
             self.untold.append(damage_warning(self.key))
-        self._problems += problems
+        self._problems.append(problems)
 
     def end(self) -> None:
         """Take no more calls: the thread was deleted."""

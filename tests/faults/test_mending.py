@@ -28,7 +28,7 @@ TAILS = {
     "no newline": turn("third")[:-1],
     "NULs": b"\0" * 700,
     "unit": unit("a", "b", "c")[:-3],
-    "two lines": b'{"role":\n' + turn("x")[:30],
+    "two lines": b'{"role":' + b"\0" * 40 + b'"}\n' + turn("x")[:30],
 }
 
 

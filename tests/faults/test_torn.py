@@ -106,7 +106,7 @@ def test_lost_sector(root: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 511, 4096, 300_000])
-@pytest.mark.parametrize("torn", [b"", LAST[:20], LAST[:20] + b"\n"])
+@pytest.mark.parametrize("torn", [b"", LAST[:20], LAST[:20] + b"\0" * 60 + b"\n"])
 def test_nul_run(root: Path, size: int, torn: bytes) -> None:
     """A run of NUL bytes at the end, alone or after a torn record, is a torn tail (C05)."""
     torn += b"\0" * size
@@ -131,7 +131,7 @@ def test_nul_run_instead_of_the_newline(root: Path, size: int) -> None:
 
 def test_several_torn_lines(root: Path) -> None:
     """All the lines of one commit that a power cut left broken are one tear (Contract 5)."""
-    torn = LAST[:40] + b"\0" * 100 + b"\n" + b'{"role":"us\n' + LAST[:25]
+    torn = LAST[:40] + b"\0" * 100 + b"\n" + b'{"role":"us\0\0\n' + LAST[:25]
     file = put(root, BASE + torn)
     found = seen(root)
     assert (found.contents, found.problems) == (ALL[:2], ())
@@ -233,7 +233,7 @@ def test_unfinished_unit_in_the_middle(root: Path) -> None:
 
 def test_tear_after_a_tear(root: Path) -> None:
     """What is set aside is added to what was, on a line of its own; nothing is overwritten."""
-    first, second = LAST[:30], LAST[:70] + b"\n"
+    first, second = LAST[:30], LAST[:70] + b"\0\n"
     file = put(root, BASE + first)
     seen(root, then="next")
     with file.open("ab") as other:

@@ -15,7 +15,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turnlog import DamageWarning, Memory, Message
-from turnlog.codec import decode_turn, encode_turn, find_records, from_json, keys_of, to_json
+from turnlog.codec import (
+    decode_turn,
+    encode_turn,
+    find_records,
+    from_json,
+    glance,
+    keys_of,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -396,6 +404,28 @@ def test_junk_around_whole_records_costs_only_itself(junk: bytes) -> None:
     line = junk + record("a") + junk + record("b") + junk
     assert contents_of(line) == ["a", "b"]
     assert find_records(line)[1] is not None
+
+
+GLANCED = [
+    *(b'{"role":"user","content":"a"}', b'{"content":"b","n":{"a":[1]}}', b'{"type":"x"}', b"[1]"),
+    *(b'{"role":"user","content":"h', b'{"content":"\\ud800"}', b'{"c\\u006fntent":"c"}', b"\xe9"),
+    *(b'{"content":"x","n":NaN}', b'{"content":"x","n":1e999}', b'{"content":"a","content":"b"}'),
+    *(b'{"content":"x","n":%s}' % (b"9" * 4_400), b"[" * 70, b"]" * 70, b"{", b"}", b" ", b"\0"),
+]
+
+
+@given(st.lists(st.sampled_from(GLANCED), max_size=4).map(b"".join))
+def test_a_glance_says_what_a_longer_look_does(line: bytes) -> None:
+    """What a quick look finds is what is found line by line, and it passes over no turn (C41)."""
+    found, _ = find_records(line)
+    seen = glance(line)
+    if isinstance(seen, bool):
+        assert seen or found == []
+    else:
+        assert [(start, end) for start, end, _ in found] == [(0, len(line))]
+        ((_, _, record),) = found
+        assert (record.content, record.key, record.more) == (seen.content, seen.key, seen.more)
+        assert decode_turn(line).content == seen.content
 
 
 @pytest.mark.timeout(60)

@@ -85,7 +85,7 @@ class Read(Struct, frozen=True, gc=False):
     lines: Sequence[bytes] = ()
     position: Position = START
     keys: dict[str, int] = {}
-    problems: tuple[Problem, ...] = ()
+    problems: Sequence[Problem] = ()
     warnings: tuple[TurnlogWarning, ...] = ()
     audit: Callable[[], tuple[Problem, ...]] = _no_problems
 

@@ -5,23 +5,28 @@ nothing else. Lines are split at the byte `\n` alone. Tolerated: a byte order ma
 `\r` before `\n`, and blank lines, which count as lines but hold nothing.
 
 A line that holds no turn is a **problem**: it costs only itself, and its bytes stay. At the end of
-the file it may be a **tear** instead, what a crash has left of an append that was never
-acknowledged. It is judged by its place and its bytes, never by a parser's message:
+the file it may be a **tear** instead: what a crash has left of an append of ours that was never
+acknowledged. It is judged by its place and its bytes, never by a parser's message. A tear begins
+as our lines do, `{"role":`, except that NUL may stand for any byte: a power cut may keep a file's
+size and lose a sector, which reads as NUL then.
 
-- A last line without `\n` is torn, unless it is a whole turn, which only lacks its newline, or
-  another whole JSON value, which was put there by another program.
+- A last line without `\n` is torn where it begins so and is no whole JSON. A whole turn only lacks
+  its newline.
+- A last line with `\n` is torn where it begins so too and holds NUL: a power cut can keep the last
+  sector of a line, with its newline, and lose an earlier one. Any other line that ends is a problem
+  at most, whatever its bytes are: no append of ours can have left it.
 - What stands behind a whole turn on its line is judged as if it were a line.
-- A last line with `\n` is torn when it is no whole JSON and begins as our lines do, `{`, or as a
-  hole in the file does, with NUL: a power cut can keep the last sector of a line, with its newline,
-  and lose an earlier one.
-- So are the lines before it, as long as they are such leftovers, and so is a unit (an `extend`)
-  that never became whole.
+- The lines before a tear are torn too, as long as they are such leftovers, and so is a unit (an
+  `extend`) that never became whole.
 - A file without a single turn, and that does not begin like one of ours, is another program's:
   nothing of it is torn.
 
 Anywhere else the lines of a broken unit are turns like any others: damage costs only itself.
 
-Source: design, sections 3 and 4.
+A damaged line costs about as much time as a turn does. So what is wrong with it is worked out when
+somebody looks, and lines that can hold no turn are passed over many at once.
+
+Source: design, sections 3 and 4; cases C41 and C60.
 """
 
 from __future__ import annotations
@@ -34,21 +39,38 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias, overload
 from zlib import crc32
 
-from turnlog.codec import check_lines, find_records, is_cut_off, repeated_key
+from turnlog.codec import (
+    check_lines,
+    find_records,
+    glance,
+    is_cut_off,
+    repeated_key,
+)
 from turnlog.stores.base import Position, Problem, Read
+from turnlog.stores.jsonl.damage import (
+    ENDS_OF_WIDE_LINES,
+    SHORTEST_TURN,
+    Problems,
+    barren_lines,
+    begins_as_ours,
+    not_blank,
+    nul_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
     from typing import SupportsIndex
 
     from turnlog.codec import Record
+    from turnlog.stores.jsonl.damage import Place
 
 _BOM: Final = b"\xef\xbb\xbf"
 _CHUNK: Final = (
     1 << 18
 )  # what is decoded at once: large enough to be quick, small enough for caches
 _MARKED: Final = 4096  # enough to hold some turn's time, which no other life of a thread has
-_HEAD: Final = 64  # enough to see how a file begins
+_FEW: Final = 1 << 12  # bytes in which a line that holds no turn is looked for one by one
+_HEAD: Final = 64  # bytes, enough to see how a file begins
 _OPEN, _CLOSE, _NEWLINE = b"{}\n"
 
 _UNIT: Final = 30  # bytes, within which a line of ours says of what unit it is the last
@@ -128,7 +150,7 @@ def scan(buffer: bytes, begin: Position, incarnation: Hashable) -> tuple[Read, T
         scanner.turns,
         position,
         scanner.keys,
-        tuple(scanner.problems),
+        scanner.problems or (),
         audit=partial(audit, scanner.turns, begin),
     )
     return read, Tail(buffer[torn_from:], unterminated)
@@ -172,8 +194,17 @@ class _Suspect:
 
     start: int
     turns: list[_Span] = field(default_factory=list[_Span])
-    problem: Problem | None = None
+    problem: Place | None = None
     may_be_torn: bool = True
+
+    def is_right_before(self, place: Place) -> bool:
+        """Tell whether it is damage as well, on the line before."""
+        return self.may_be_torn and self.problem is not None and self.problem[1] + 1 == place[0]
+
+    def extend(self, place: Place) -> None:
+        """Take in the line behind."""
+        start, _, number = self.problem or place
+        self.problem = (start, place[1], number)
 
 
 @dataclass(slots=True)
@@ -184,13 +215,14 @@ class _Scanner:
     begin: Position
     turns: Lines = field(init=False)
     keys: dict[str, int] = field(default_factory=dict[str, int])
-    problems: list[Problem] = field(default_factory=list[Problem])
+    problems: Problems = field(init=False)
     suspects: list[_Suspect] = field(default_factory=list[_Suspect])
     unit: list[_Span] = field(default_factory=list[_Span])
     lines: int = 0
 
     def __post_init__(self) -> None:
         self.turns = Lines(self.buffer)
+        self.problems = Problems(self.buffer, self.begin)
 
     def run(self) -> None:
         view = memoryview(self.buffer)
@@ -199,12 +231,22 @@ class _Scanner:
         while start < stop:
             end = self.buffer.rfind(b"\n", start, start + _CHUNK) + 1
             end = end or self.buffer.index(b"\n", start) + 1
-            records = check_lines(view[start:end])
-            if records is None or not self._plain_lines(start, end, records):
-                self._each_line(start, end)
+            self._many_lines(view, start, end)
             start = end
         if max(start, stop) < len(self.buffer):
             self._last_line(max(start, stop))
+
+    def _many_lines(self, view: memoryview, start: int, end: int) -> None:
+        """Take lines at once; where one of them is not plain, halve them until it is alone."""
+        records = check_lines(view[start:end])
+        if records is not None and self._plain_lines(start, end, records):
+            return
+        middle = self.buffer.rfind(b"\n", start, (start + end) // 2) + 1
+        if middle and end - start > _FEW:
+            self._many_lines(view, start, middle)
+            self._many_lines(view, middle, end)
+        else:
+            self._each_line(start, end)
 
     def _plain_lines(self, start: int, end: int, records: Sequence[Record]) -> bool:
         """Take lines that are each one object; say whether that is what they are."""
@@ -238,42 +280,88 @@ class _Scanner:
     def _each_line(self, start: int, end: int) -> None:
         while start < end:
             newline = self.buffer.index(b"\n", start)
+            line = self.buffer[start:newline]
+            if len(line) < SHORTEST_TURN or line[-1] not in b"}\r" or not line.isascii():
+                barren = barren_lines(self.buffer, start, end)
+                if barren is not None:
+                    self._barren(start, barren.end())
+                    start = barren.end()
+                    continue
+                nuls = nul_lines(self.buffer, start, end)
+                if nuls is not None:
+                    self._damaged((start, nuls.end() - 1, self.lines + 1), b"\0")
+                    self.lines += self.buffer.count(b"\n", start, nuls.end())
+                    start = nuls.end()
+                    continue
             self.lines += 1
-            self._line(start, newline)
+            self._line(start, line.removesuffix(b"\r"))
             start = newline + 1
 
-    def _line(self, start: int, newline: int) -> None:
-        """Take a line that ended before `newline`."""
-        self._judge(start, self.buffer[start:newline].removesuffix(b"\r"), self.lines)
+    def _barren(self, start: int, end: int) -> None:
+        """Take lines that hold no turn, and that no append of ours has left."""
+        self._settle()
+        if not_blank(self.buffer, start, end):
+            self.problems.note((start, end, self.lines + 1))
+        self.lines += self.buffer.count(b"\n", start, end)
+
+    def _line(self, start: int, line: bytes) -> None:
+        """Take a line that ended."""
+        record = glance(line)
+        if record is False:
+            self._damaged((start, start + len(line), self.lines), line)
+        elif record is not True and line[0] == _OPEN and line[-1] == _CLOSE:
+            self._take(start, start + len(line), record)
+        else:
+            self._judge(start, line, self.lines)
+
+    def _damaged(self, place: Place, line: bytes) -> None:
+        """Take a line that ended, and holds no turn at all."""
+        if b"\0" not in line or not self._may_be_torn(place[0], line, ended=True):
+            self._settle()
+            self.problems.note(place)
+        elif self.suspects and not self.unit and self.suspects[-1].is_right_before(place):
+            self.suspects[-1].extend(place)
+        else:
+            self._suspect(_Suspect(place[0], problem=place))
 
     def _last_line(self, start: int) -> None:
         """Take a line without a newline."""
-        self._judge(start, self.buffer[start:], self.lines + 1, ended=False)
+        if not_blank(self.buffer, start):
+            self._judge(start, self.buffer[start:], self.lines + 1, ended=False)
+        else:
+            self._settle()
 
     def _judge(self, start: int, line: bytes, number: int, *, ended: bool = True) -> None:
         """Take the turns in a line, and note what else it holds."""
-        if ended and not line.strip(b" \t"):
-            self._settle()
-            return
         found, reason = find_records(line)
-        problem = None
-        if reason is not None:
-            line_number, offset = self.begin.lines + number, self.begin.offset + start
-            problem = Problem(line_number, offset, len(line), reason)
+        problem = None if reason is None else (start, start + len(line), number)
         pieces = list(_pieces(line, found))
         if len(pieces) == len(found) and problem is not None:
             # Fused, or with a key given twice: turns all the same, but no line of a unit of ours.
             self._settle()
-            self.problems.append(problem)
+            self.problems.note(problem)
             self._add([(start + begin, start + end, record.key) for begin, end, record in found])
             return
         for begin, end, record in pieces:
             if record is not None:
                 self._take(start + begin, start + end, record)
                 continue
-            torn = (line[begin] in (_OPEN, 0) or not ended) and is_cut_off(line[begin:end])
+            torn = self._may_be_torn(start + begin, line[begin:end], ended=ended)
             self._suspect(_Suspect(start + begin, problem=problem, may_be_torn=torn))
             problem = None  # one for a line is enough
+
+    def _may_be_torn(self, start: int, piece: bytes, *, ended: bool) -> bool:
+        """Tell whether an append of ours that was broken off may have left a piece of a line."""
+        if ended:
+            return b"\0" in piece and begins_as_ours(piece)
+        if piece in ENDS_OF_WIDE_LINES and self._is_behind_wide(start):
+            return False
+        return begins_as_ours(piece) and is_cut_off(piece)
+
+    def _is_behind_wide(self, start: int) -> bool:
+        """Tell whether a line ends at `start` that may be another program's UTF-16 or UTF-32."""
+        line = self.buffer[self.buffer.rfind(b"\n", 0, max(0, start - 1)) + 1 : start]
+        return b"\0" in line and not begins_as_ours(line)
 
     def _take(self, start: int, end: int, record: Record) -> None:
         """Take a whole line: a turn, or a part of a unit."""
@@ -306,11 +394,13 @@ class _Scanner:
 
     def _settle(self) -> None:
         """Something sound follows: no suspect is a tear."""
+        if not (self.suspects or self.unit):
+            return
         self._suspect_unit()
         for suspect in self.suspects:
             self._add(suspect.turns)
             if suspect.problem is not None:
-                self.problems.append(suspect.problem)
+                self.problems.note(suspect.problem)
         self.suspects.clear()
 
     def _add(self, turns: list[_Span]) -> None:
@@ -324,8 +414,7 @@ class _Scanner:
         """Tell whether the file is a thread's: it has a turn, or begins as one does."""
         if self.begin.offset > 0 or self.turns or any(suspect.turns for suspect in self.suspects):
             return True
-        head = self.buffer[:_HEAD].removeprefix(_BOM).lstrip(b" \t\r\n")[:2]
-        return head in (b'{"', b"{", b"\0\0", b"\0")
+        return begins_as_ours(self.buffer[:_HEAD].removeprefix(_BOM).lstrip(b" \t\r\n"))
 
     def finish(self) -> int:
         """Settle what is no tear; give where the tear begins, or the buffer's end."""
