@@ -63,12 +63,18 @@ class Recorder(Watched):
             self.ops.append(op)
 
     def open_file(
-        self, folder: str, name: str, *, write: bool = False, create: bool = False
+        self,
+        folder: str,
+        name: str,
+        *,
+        write: bool = False,
+        create: bool = False,
+        exclusive: bool = False,
     ) -> int:
         """Open a file; note a new one."""
         path = f"{folder}/{name}"
         new = not os.path.lexists(path)
-        fd = super().open_file(folder, name, write=write, create=create)
+        fd = super().open_file(folder, name, write=write, create=create, exclusive=exclusive)
         if new or path not in self.files:
             self.files[path] = len(self.ops) + 1
         if new:

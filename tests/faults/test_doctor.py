@@ -210,9 +210,9 @@ DAMAGED: dict[str, tuple[bytes, bytes, bytes]] = {
         b"oops\n" + LAST[:40],
     ),
     "end torn behind what hides a turn when it is cut": (
-        b'{"content":"x","meta":{"n":NaN}}' + FUSED + b"\xef\xbb",
+        b'{"content":"x","meta":{"n":NaN}}' + FUSED + b'{"role":"\xef\xbb',
         FUSED + b"\n",
-        b'{"content":"x","meta":{"n":NaN}}\n\xef\xbb',
+        b'{"content":"x","meta":{"n":NaN}}\n{"role":"\xef\xbb',
     ),
     "no newline": (b"oops\n" + FIRST[:-1], FIRST, b"oops\n"),
     "U+2028": (

@@ -169,11 +169,19 @@ class FoldsCase(System):
         return os.path.join(above, self.found(above, name))
 
     def open_file(
-        self, folder: str, name: str, *, write: bool = False, create: bool = False
+        self,
+        folder: str,
+        name: str,
+        *,
+        write: bool = False,
+        create: bool = False,
+        exclusive: bool = False,
     ) -> int:
         """Open a file whatever the case of its name is."""
         folder = self.path(folder)
-        return super().open_file(folder, self.found(folder, name), write=write, create=create)
+        return super().open_file(
+            folder, self.found(folder, name), write=write, create=create, exclusive=exclusive
+        )
 
     def status_of(self, path: str) -> os.stat_result:
         """Look at a file whatever the case of its name is."""

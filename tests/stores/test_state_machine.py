@@ -92,10 +92,16 @@ class Machine(System):
     # ---- the system's calls ----
 
     def open_file(
-        self, folder: str, name: str, *, write: bool = False, create: bool = False
+        self,
+        folder: str,
+        name: str,
+        *,
+        write: bool = False,
+        create: bool = False,
+        exclusive: bool = False,
     ) -> int:
         """Open a file, and note where it lies."""
-        fd = super().open_file(folder, name, write=write, create=create)
+        fd = super().open_file(folder, name, write=write, create=create, exclusive=exclusive)
         self._paths[fd] = f"{folder}/{name}"
         return fd
 

@@ -214,7 +214,9 @@ def _replace(system: System, file: ThreadFile, status: os.stat_result, whole: by
     """Put a new file with some bytes in the place of a thread's, unless that was changed since."""
     new = f"{file.folder}/{rewritten_name(file.name)}"
     try:
-        fd = system.open_file(file.folder, rewritten_name(file.name), write=True, create=True)
+        fd = system.open_file(
+            file.folder, rewritten_name(file.name), write=True, create=True, exclusive=True
+        )
         try:
             system.own_as(fd, status)
             write_all(system, fd, whole)

@@ -30,6 +30,8 @@ _HINTS = {
     errno.EROFS: "the file system is read-only: read with Memory(..., read_only=True)",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "the system has no more open files to give; close some",
+    errno.EEXIST: "something else stands beside it under the name of one of its own files (a link, "
+    "say, under that of its .torn): move that away",
     errno.EIO: "the device failed: check it and the system's log before you go on",
     errno.EBADF: "another part of the program closed turnlog's descriptor: find what closes one "
     "twice; the next append opens the file again",

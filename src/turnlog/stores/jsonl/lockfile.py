@@ -1,30 +1,30 @@
 """The turn lock of a thread, as a file beside its own: `<id>.jsonl.lock`, empty.
 
 It is not the thread's file, so that appends go on while somebody holds it. A dead holder's lock is
-let go of by the system. The file stays; what counts is the lock on it.
+let go of by the system. The file stays; what counts is the lock on it. It is made with the owner,
+group and mode of the thread's file, or of the folder, so that all users who may append may lock.
 
 Source: design, section 6.
 """
 
 from __future__ import annotations
 
-import errno
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from turnlog.errors import StoreError
 from turnlog.stores.jsonl.failures import unsupported
-from turnlog.stores.jsonl.osfile import identity_of, is_regular
+from turnlog.stores.jsonl.osfile import NO_FILE, identity_of, is_regular, open_beside
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from turnlog.names import ThreadKey
     from turnlog.stores.jsonl.osfile import System
 
 LOCK_SUFFIX: Final = ".lock"
-_NO_FILE: Final = frozenset((errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV))
 
 
 class LockFiles:
@@ -55,7 +55,7 @@ class LockFiles:
             StoreError: something else stands under its name.
         """
         hold = object()
-        self._held[hold] = fd, identity = self._opened(key, folder, name + LOCK_SUFFIX)
+        self._held[hold] = fd, identity = self._opened(key, folder, name)
         try:
             if self._try_lock(fd) and self._stands(identity, folder, name):
                 return partial(self._let_go, hold)
@@ -81,14 +81,21 @@ class LockFiles:
                 let_go()
 
     def _opened(self, key: ThreadKey, folder: str, name: str) -> tuple[int, tuple[int, int]]:
+        def like() -> os.stat_result:
+            with suppress(FileNotFoundError):
+                status = self._system.status_of(f"{folder}/{name}")
+                if is_regular(status):
+                    return status
+            return self._system.status_of(folder)  # all that may make a thread may lock it
+
         try:
-            fd = self._system.open_file(folder, name, write=True, create=True)
+            fd = open_beside(self._system, folder, name + LOCK_SUFFIX, like)
         except OSError as error:
-            if error.errno in _NO_FILE:
-                raise _no_file(key, name) from error
+            if error.errno in NO_FILE:
+                raise _no_file(key, name + LOCK_SUFFIX) from error
             raise
         try:
-            return fd, self._regular_identity(fd, key, name)
+            return fd, self._regular_identity(fd, key, name + LOCK_SUFFIX)
         except BaseException:
             self._system.close(fd)
             raise

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import stat
 import sys
@@ -20,11 +21,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 _FOLDER_FLAGS: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
 _FILE_FLAGS: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hold us up
-_READ_AT_ONCE: Final = 1 << 30
+_READ_AT_ONCE: Final = 1 << 30  # the system takes little more in one call
+_BLOCK: Final = 1 << 24
+NO_FILE: Final = frozenset((errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV))
 _WOULD_BLOCK: Final = frozenset((errno.EWOULDBLOCK, errno.EAGAIN))
 _LAST_STANDARD: Final = 2  # the number of standard error
 _MOUNTS: Final = "/proc/self/mountinfo"
@@ -82,14 +85,21 @@ class System:
     """The operating system, as a store of append-only files needs it."""
 
     def open_file(
-        self, folder: str, name: str, *, write: bool = False, create: bool = False
+        self,
+        folder: str,
+        name: str,
+        *,
+        write: bool = False,
+        create: bool = False,
+        exclusive: bool = False,
     ) -> int:
         """Open `name` in `folder`, following a symbolic link in neither; give the descriptor.
 
-        Files are made 0600. Writing is appending, always.
+        Files are made 0600. Writing is appending, always. With `exclusive` nothing may stand under
+        the name.
         """
         flags = os.O_RDWR | os.O_APPEND if write else os.O_RDONLY
-        flags |= _FILE_FLAGS | (os.O_CREAT if create else 0)
+        flags |= _FILE_FLAGS | (os.O_CREAT if create else 0) | (os.O_EXCL if exclusive else 0)
         with _opened_folder(folder, _FOLDER_FLAGS) as at:
             return os.open(_name(name), flags, 0o600, dir_fd=at)
 
@@ -126,14 +136,15 @@ class System:
         """
         if size > _READ_AT_ONCE and size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        found = os.pread(fd, min(size, _READ_AT_ONCE), offset)
+        found = os.pread(fd, size if size <= _READ_AT_ONCE else _BLOCK, offset)
         if len(found) == size or not found:
             return found
-        parts = [found]
-        while found and (missing := size - sum(map(len, parts))):
-            found = os.pread(fd, min(missing, _READ_AT_ONCE), offset + size - missing)
-            parts.append(found)
-        return b"".join(parts)
+        whole = io.BytesIO()  # grows in place: parts that are joined would take twice the memory
+        while found:
+            whole.write(found)
+            read = whole.tell()
+            found = os.pread(fd, min(size - read, _BLOCK), offset + read)
+        return whole.getvalue()
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
         """Append once; give how many bytes the system took, which may be fewer than given."""
@@ -156,14 +167,23 @@ class System:
         os.ftruncate(fd, size)
 
     def own_as(self, fd: int, like: os.stat_result) -> None:
-        """Give an open file the owner and mode of another, as far as the process may."""
+        """Give a file that was just made the owner, group and mode of another, as far as may be.
+
+        Nobody gets more by it than the other gives: no special bit, no right to execute, and no
+        right for a group that is not the other's.
+        """
         status = os.fstat(fd)
-        with suppress(PermissionError):
-            if (status.st_uid, status.st_gid) != (like.st_uid, like.st_gid):
+        if (status.st_uid, status.st_gid) != (like.st_uid, like.st_gid):
+            try:
                 os.fchown(fd, like.st_uid, like.st_gid)
+            except PermissionError:
+                with suppress(PermissionError):
+                    os.fchown(fd, -1, like.st_gid)
+            status = os.fstat(fd)
+        mode = like.st_mode & (0o666 if status.st_gid == like.st_gid else 0o606)
         with suppress(PermissionError):
-            if status.st_mode != like.st_mode:
-                os.fchmod(fd, stat.S_IMODE(like.st_mode))
+            if stat.S_IMODE(status.st_mode) != mode:
+                os.fchmod(fd, mode)
 
     def drop_cache(self, fd: int, offset: int) -> None:
         """Ask that what the cache holds from `offset` on be read from the device next time."""
@@ -253,6 +273,32 @@ def is_link(status: os.stat_result) -> bool:
 def is_folder(status: os.stat_result) -> bool:
     """Tell whether it is the status of a folder."""
     return stat.S_ISDIR(status.st_mode)
+
+
+def open_beside(system: System, folder: str, name: str, like: Callable[[], os.stat_result]) -> int:
+    """Open a file that stands beside a thread's, for appending; make it where there is none.
+
+    Args:
+        system: the system's calls.
+        folder: its folder.
+        name: its name.
+        like: gives the status of the file whose owner, group and mode a new one gets.
+
+    Raises:
+        OSError: it cannot be opened or made.
+    """
+    while True:
+        # Not in one call: a system may refuse to open another user's file where it might make one.
+        with suppress(FileNotFoundError):
+            return system.open_file(folder, name, write=True)
+        with suppress(FileExistsError):
+            fd = system.open_file(folder, name, write=True, create=True, exclusive=True)
+            try:
+                system.own_as(fd, like())
+            except BaseException:
+                system.close(fd)
+                raise
+            return fd
 
 
 def write_all(system: System, fd: int, data: bytes) -> None:

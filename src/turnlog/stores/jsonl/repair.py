@@ -8,13 +8,14 @@ Source: design, section 4, point 5.
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from msgspec.structs import replace
 
-from turnlog.stores.jsonl.osfile import write_all
+from turnlog.stores.jsonl.osfile import NO_FILE, is_regular, open_beside, write_all
 
 if TYPE_CHECKING:
     import os
@@ -72,11 +73,18 @@ def set_aside(system: System, place: tuple[str, str], torn: bytes, like: os.stat
         OSError: it failed; the file has no copy, or a part of one.
     """
     folder, name = place
-    fd = system.open_file(folder, name, write=True, create=True)
+    not_ours = FileExistsError(errno.EEXIST, f"{name} is a link, or no regular file")
     try:
-        size = system.status(fd).st_size
-        if size == 0:
-            system.own_as(fd, like)
+        fd = open_beside(system, folder, name, lambda: like)
+    except OSError as error:
+        if error.errno in NO_FILE:
+            raise not_ours from error
+        raise
+    try:
+        status = system.status(fd)
+        if not is_regular(status) or status.st_nlink > 1:  # it may be another's, elsewhere
+            raise not_ours
+        size = status.st_size
         begin = size - len(torn)
         if not _stands_at(system, fd, begin, torn):
             ended = size == 0 or system.read(fd, size - 1, 1) == b"\n"
