@@ -13,6 +13,7 @@ import os
 import threading
 import warnings
 from collections import OrderedDict
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
 from weakref import WeakSet, WeakValueDictionary, finalize
@@ -26,7 +27,7 @@ from turnlog.interrupts import restore_signals
 from turnlog.measure import check_count
 from turnlog.names import DEFAULT_NAMESPACE, ThreadKey, check_name, thread_key
 from turnlog.news import News
-from turnlog.ownthread import in_own_thread
+from turnlog.ownthread import in_own_thread, workers
 from turnlog.stores.location import store_at
 from turnlog.thread import MemoryThread
 from turnlog.workingset import WorkingSet, damage_warning
@@ -169,8 +170,11 @@ class Memory:
         with self._mutex:  # of two that loaded it at once, the first stays
             thread = self._threads.get(key)
             if thread is None or not thread.usable:
-                thread = self._threads[key] = MemoryThread(working, self._commit, self._news, self)
+                thread = self._threads[key] = self._thread(working)
             return self._remember(thread)
+
+    def _thread(self, working: WorkingSet) -> MemoryThread:
+        return MemoryThread(working, self._commit, self._news, self)
 
     def _remember(self, thread: MemoryThread) -> MemoryThread:
         self._recent[thread.key] = thread
@@ -308,7 +312,9 @@ class Memory:
 
     async def aclose(self) -> None:
         """Close off the event loop. As `close`."""
-        await _off_loop(self.close)
+        import asyncio  # noqa: PLC0415 - takes as long to import as all the rest
+
+        await asyncio.wrap_future(in_own_thread(self.close))  # whatever keeps all the workers busy
 
     def __enter__(self) -> Self:
         """Give the memory itself."""
@@ -378,7 +384,9 @@ async def _off_loop(
 ) -> _Result:
     import asyncio  # noqa: PLC0415 - takes as long to import as all the rest
 
-    return await asyncio.to_thread(work, *args, **kwargs)
+    context = copy_context()
+    done = workers.submit(lambda: context.run(work, *args, **kwargs))
+    return await asyncio.wrap_future(done)
 
 
 # ---- the process's own ----
