@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from turnlog.errors import DamageWarning
-    from turnlog.stores.base import Store, ThreadInfo
+    from turnlog.stores.base import Read, Store, ThreadInfo
 
     _Parameters = ParamSpec("_Parameters")
     _Result = TypeVar("_Result")
@@ -172,6 +172,13 @@ class Memory:
             if thread is None or not thread.usable:
                 thread = self._threads[key] = self._thread(working)
             return self._remember(thread)
+
+    def _open_at_end(self, key: ThreadKey) -> MemoryThread:
+        self._checked_key(key.id, key.namespace)
+        load: Callable[[ThreadKey], Read] = getattr(self._store, "load_end", self._store.load)
+        thread = self._thread(WorkingSet(key, load(key)))
+        thread.tell(stacklevel=4)
+        return thread
 
     def _thread(self, working: WorkingSet) -> MemoryThread:
         return MemoryThread(working, self._commit, self._news, self)
@@ -387,6 +394,17 @@ async def _off_loop(
     context = copy_context()
     done = workers.submit(lambda: context.run(work, *args, **kwargs))
     return await asyncio.wrap_future(done)
+
+
+def open_at_end(memory: Memory, key: ThreadKey) -> MemoryThread:
+    """Open a thread to append to it alone; for the command line.
+
+    It shows some of the last turns at most, and is not the thread that `Memory.open` gives. Where
+    the store can find a thread's end without its turns, they are not read.
+
+    Raises and blocks as `Memory.open`.
+    """
+    return memory._open_at_end(key)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 # ---- the process's own ----

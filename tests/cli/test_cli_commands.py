@@ -12,6 +12,7 @@ from stored import put
 
 from turnlog import Memory, Message
 from turnlog.cli.app import app
+from turnlog.stores.jsonl import JsonlStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -304,6 +305,17 @@ def test_append_with_a_key_is_done_once(invoke: Invoke, root: Path) -> None:
     for _ in range(2):
         assert invoke("append", "t", "Hi", "--key", "k").exit_code == 0
     assert contents(root, "t") == ["Hi"]
+
+
+def test_append_reads_no_whole_thread(
+    invoke: Invoke, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append to a thread of any length loads nothing but its end, unless it has to (C41)."""
+    assert invoke("append", "t", "1").exit_code == 0
+    monkeypatch.setattr(JsonlStore, "load", pytest.fail)
+    assert invoke("append", "t", "2").exit_code == 0
+    monkeypatch.undo()
+    assert contents(root, "t") == ["1", "2"]
 
 
 def test_append_expects(invoke: Invoke, root: Path) -> None:

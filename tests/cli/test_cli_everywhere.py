@@ -94,7 +94,7 @@ def big_search(root: Path, _: Path) -> None:
 def big_append(root: Path, file: Path) -> None:
     """Append says where it stands, to a person."""
     assert in_a_pipe(root, "append", "big", "One more.") == ("", "")
-    assert to_a_person(root, "append", "big", "And one.") == "appended turn 100001 of default/big\n"
+    assert to_a_person(root, "append", "big", "And one.") == "appended a turn to default/big\n"
     assert file.read_bytes().count(b"\n") == MANY + 2
 
 
@@ -208,7 +208,7 @@ def hurt_append(root: Path, file: Path) -> None:
         stream.write(b'{"role":"user","con')
     said = to_a_person(root, "append", "hurt", "The fourth.")
     assert "19 bytes of an append that never finished" in said
-    assert said.endswith("appended turn 3 of default/hurt\n")
+    assert said.endswith("appended a turn to default/hurt\n")
 
 
 def hurt_chat(root: Path, file: Path) -> None:

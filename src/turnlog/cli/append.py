@@ -11,9 +11,11 @@ from turnlog.cli.edge import note
 from turnlog.cli.memories import open_to_write, shown
 from turnlog.cli.threadname import thread_argument
 from turnlog.errors import Conflict
+from turnlog.memory import open_at_end
 from turnlog.message import Role
 
 if TYPE_CHECKING:
+    from turnlog.memory import Memory
     from turnlog.names import ThreadKey
 
 
@@ -72,22 +74,41 @@ def append(  # noqa: PLR0913 - an argument for each option
     """Append a turn to a THREAD.
 
     It is on the disk when the command ends. Without TEXT, standard input is the text, less one
-    newline at its end.
+    newline at its end. However long the thread is, only its end is read, unless --key or --expect
+    is given.
     """
     content = _read_input() if text is None else text
     with open_to_write(ctx) as memory:
-        mem = memory.open(thread.id, thread.namespace)
-        known = None if key is None else mem.index_of(key)
-        try:
-            mem.append(content, role=role, meta=dict(meta), key=key, expect=expect)
-        except Conflict as conflict:
-            raise click.ClickException(
-                f"{conflict.subject}: {conflict.what}; look at what came: turnlog show "
-                f"{shown(thread)}"
-            ) from None
-        if sys.stderr.isatty():
-            done = "appended turn" if known is None else "nothing appended: the key is that of turn"
-            note(f"{done} {len(mem) - 1 if known is None else known} of {shown(thread)}")
+        if key is None and expect is None:
+            open_at_end(memory, thread).append(content, role=role, meta=dict(meta))
+            done = "appended a turn to"
+        else:
+            done = _append_on_condition(memory, thread, content, role, dict(meta), key, expect)
+    if sys.stderr.isatty():
+        note(f"{done} {shown(thread)}")
+
+
+def _append_on_condition(  # noqa: PLR0913, PLR0917
+    memory: Memory,
+    thread: ThreadKey,
+    content: str,
+    role: Role,
+    meta: dict[str, str],
+    key: str | None,
+    expect: int | None,
+) -> str:
+    """Append unless all the turns that there are say otherwise; return what was done."""
+    mem = memory.open(thread.id, thread.namespace)
+    known = None if key is None else mem.index_of(key)
+    try:
+        mem.append(content, role=role, meta=meta, key=key, expect=expect)
+    except Conflict as conflict:
+        raise click.ClickException(
+            f"{conflict.subject}: {conflict.what}; look at what came: turnlog show {shown(thread)}"
+        ) from None
+    if known is None:
+        return f"appended turn {len(mem) - 1} of"
+    return f"nothing appended: the key is that of turn {known} of"
 
 
 def _read_input() -> str:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from turnlog.names import ThreadKey
+    from turnlog.stores.base import Position
     from turnlog.stores.jsonl.doctor import Examination
     from turnlog.stores.jsonl.strays import Stray
 
@@ -96,8 +97,18 @@ class JsonlStore:
 
     def load(self, key: ThreadKey) -> Read:
         """Read a thread's file from its start, mending what a crash left at its end."""
+        return self._opened(key, self._load)
+
+    def load_end(self, key: ThreadKey) -> Read:
+        """Read the end of a thread's file as `load` does, and no more of it than that takes.
+
+        Its position is the thread's end, to append at; its lines are some of the last turns.
+        """
+        return self._opened(key, self._load_end)
+
+    def _opened(self, key: ThreadKey, load: Callable[[ThreadFile], Read]) -> Read:
         with translated(key, "it cannot be opened"):
-            read = self._locked(key, self._load, write=not self.read_only)
+            read = self._locked(key, load, write=not self.read_only)
             if read is None:
                 if not self.read_only:
                     self._folders.check_may_create(key)
@@ -105,7 +116,13 @@ class JsonlStore:
         return replace(read, warnings=(*read.warnings, *self._folders.warnings()))
 
     def _load(self, file: ThreadFile) -> Read:
-        read = file.read(START, must_mend=False)
+        return self._load_from(file, START)
+
+    def _load_end(self, file: ThreadFile) -> Read:
+        return self._load_from(file, file.near_end())
+
+    def _load_from(self, file: ThreadFile, begin: Position) -> Read:
+        read = file.read(begin, must_mend=False)
         if not self.read_only and read.position.offset:
             # A writer that was killed may have left whole turns that no sync has reached.
             try:

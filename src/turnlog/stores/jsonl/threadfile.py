@@ -21,8 +21,9 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from turnlog.errors import LockTimeout, OutcomeUnknown, ThreadReplaced, TornTailWarning
-from turnlog.stores.base import Position, Read
+from turnlog.stores.base import START, Position, Problem, Read
 from turnlog.stores.jsonl import format as fileformat
+from turnlog.stores.jsonl.damage import is_damaged_beyond_measure
 from turnlog.stores.jsonl.failures import no_thread, unsupported
 from turnlog.stores.jsonl.format import Tail
 from turnlog.stores.jsonl.osfile import identity_of, is_regular, write_all
@@ -185,19 +186,42 @@ class ThreadFile:
         """Read the last `count` turns before the end that `stands` noted; mend nothing.
 
         Lets go of the lock when the very end is read: what lies before it does not change, and a
-        writer would have to wait for all the readers. Only what lies before a unit that is not
-        whole could tell something else of it: where the lines that were read are enough, what lies
-        before them does not matter.
+        writer would have to wait for all the readers. Where the end is damaged beyond measure fewer
+        turns are read, and the problems say so.
         """
-        begin = max(0, self._end - _TAIL)
-        buffer = self._system.read(self.fd, begin, self._end - begin)
+        buffer = self._last_bytes()
         self.unlock()
+        return self._scan_back(buffer, count)[1]
+
+    def near_end(self) -> Position:
+        """Return a position before the end that `stands` noted, for `read` to find the end from.
+
+        A turn lies behind it, unless it is the file's start: what lies before a turn says nothing
+        of what lies behind it.
+        """
+        position, read = self._scan_back(self._last_bytes(), 1)
+        return position if read.lines else START
+
+    def _last_bytes(self) -> bytes:
+        size = min(self._end, _TAIL)
+        return self._system.read(self.fd, self._end - size, size)
+
+    def _scan_back(self, buffer: bytes, count: int) -> tuple[Position, Read]:
+        """Read the last `count` turns, from the last bytes back; say from where on it was.
+
+        Only what lies before a unit that is not whole could tell something else of it: where the
+        lines that were read are enough, what lies before them does not matter.
+        """
+        begin = self._end - len(buffer)
         while True:
             line = (buffer.find(b"\n") + 1 or len(buffer)) if begin else 0
             position = Position(self.identity, begin + line)
-            read, _ = fileformat.scan(buffer[line:], position, self.identity)
+            read, tail = fileformat.scan(buffer[line:], position, self.identity)
             if len(read.lines) >= count or begin == 0:
-                return read
+                return position, read
+            if is_damaged_beyond_measure(buffer[:line], read, tail.torn):
+                unread = Problem(1, 0, begin + line, "it lies before damage, and was not read")
+                return position, replace(read, problems=read.problems or (unread,))
             before = max(0, begin - 3 * len(buffer))
             buffer = self._system.read(self.fd, before, begin - before) + buffer
             begin = before

@@ -74,6 +74,10 @@ class NatsStore:
                 lambda session: session.reader.tail(key, count, Deadline(self._patience))
             )
 
+    def load_end(self, key: ThreadKey) -> Read:
+        """Find the end of a thread, to append at, without its turns."""
+        return self.tail(key, 0)
+
     def threads(self, namespace: str | None = None) -> Iterator[ThreadInfo]:
         """List the last message of each thread."""
         with translated(self, "its threads cannot be listed"):

@@ -131,6 +131,10 @@ class PostgresStore:
         life, turns = rows[0][:2]
         return read_of([row[2] for row in rows if row[2] is not None], Position(life, turns, turns))
 
+    def load_end(self, key: ThreadKey) -> Read:
+        """Find the end of a thread, to append at, without its turns."""
+        return self.tail(key, 0)
+
     def threads(self, namespace: str | None = None) -> Iterator[ThreadInfo]:
         """List the threads' rows, by pages: another process' changes meanwhile may show."""
         parameters: dict[str, Any] = {"namespace": namespace or "", "id": "", "page": _PAGE}
