@@ -2,7 +2,7 @@
 
 A record of ours begins with its role. It never holds such a beginning outside of its meta, since
 its strings escape quotes. A line of another program may hold one as a value in an object, in a list
-or in a quotation: that is text which nobody said in this thread.
+or in a quotation: that is no turn of this thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def record_starts(text: str) -> Iterator[int]:
 
 
 def _is_value(before: str, lists: int) -> bool:
-    """Tell whether what stands before a record makes it a part of something else."""
+    """Return whether what stands before a record makes it a part of something else."""
     if before.endswith(","):
         return lists > 0
     # Ours have a text, a number or a truth under these keys: a record was torn right behind one.

@@ -201,7 +201,8 @@ class Memory:
             last: how many turns.
 
         Returns:
-            The turns, or all where there are fewer; none where there is no such thread.
+            The turns, or all where there are fewer; none where there is no such thread. Behind half
+            a megabyte of damage no more turns are looked for, and a DamageWarning says so.
 
         Raises:
             InvalidTurn: `last` is not a number, 0 or more.

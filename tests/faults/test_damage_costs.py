@@ -30,7 +30,7 @@ TURN = turn("The invoice is wrong, and so was the one before it.")
 
 
 def filled(line: bytes, size: int) -> bytes:
-    """Give a line again and again, up to a size."""
+    """Return a line again and again, up to a size."""
     return line * (size // len(line))
 
 

@@ -19,7 +19,7 @@ TURNS = turn("eins") + turn("zw\xf6lf") + turn("drei\xdfig")
 
 
 def in_latin_1(lines: bytes) -> bytes:
-    """Give lines as a program writes them that knows no UTF-8."""
+    """Return lines as a program writes them that knows no UTF-8."""
     return lines.decode().replace("eins", "f\xfcnf").encode("latin-1")
 
 

@@ -141,7 +141,7 @@ def test_a_child_of_a_process_whose_workers_are_all_busy(root: Path) -> None:
 
 @pytest.fixture
 def public() -> Generator[Path]:
-    """Give a folder that every user may write to."""
+    """Return a folder that every user may write to."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
     yield folder

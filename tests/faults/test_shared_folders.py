@@ -28,7 +28,7 @@ TORN = turn("first") + turn("second")[:-20]
 
 @pytest.fixture
 def shared() -> Generator[Path]:
-    """Give a memory's folder that a group shares, as an administrator sets it up."""
+    """Return a memory's folder that a group shares, as an administrator sets it up."""
     above = Path(tempfile.mkdtemp())
     above.chmod(0o755)
     root = above / "memory"
@@ -41,13 +41,13 @@ def shared() -> Generator[Path]:
 
 
 def give_to_the_group(file: Path) -> None:
-    """Give a thread's file to the group, as a member of it does."""
+    """Change a file to the group, as a member of it does."""
     os.chown(file, ANNE, TEAM)
     file.chmod(0o660)
 
 
 def as_user(user: int, work: Callable[[], Any]) -> Any:
-    """Run something as a user who has a group of his own, and is in the team."""
+    """Run something as a user with a group of its own who is in the team."""
 
     def inside() -> Any:
         os.setgroups([TEAM])
@@ -59,7 +59,7 @@ def as_user(user: int, work: Callable[[], Any]) -> Any:
 
 
 def owner(path: Path) -> tuple[int, int, int]:
-    """Give whose a file is, and what others may do with it."""
+    """Return whose a file is, and what others may do with it."""
     status = path.stat()
     return status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)
 
@@ -77,7 +77,7 @@ def lock_and_append(root: Path, text: str) -> list[str]:
 @needs_root
 @pytest.mark.parametrize("first", [ANNE, BEN])
 def test_two_users_take_one_turn_lock(shared: Path, first: int) -> None:
-    """Whoever of a group took it first, the other takes the turn lock too (C54)."""
+    """Of two users of a group either one may take the turn lock first (C54)."""
     file = put(shared, turn("0"))
     give_to_the_group(file)
     second = BEN if first == ANNE else ANNE

@@ -1,6 +1,6 @@
 """What damage looks like in a thread's file, told quickly. Pure: it looks at bytes alone.
 
-What is wrong with a line is worked out when somebody looks, and lines that can hold no turn are
+What is wrong with a line is worked out when it is looked at, and lines that can hold no turn are
 found many at once: so a damaged line costs about as much time as a turn does.
 
 Source: cases C41 and C60.
@@ -74,7 +74,7 @@ class Problems(Sequence[Problem]):
         return sum(self._places[1::3]) - sum(self._places[::3])
 
     def __bool__(self) -> bool:
-        """Tell whether there are any."""
+        """Return whether there are any."""
         return bool(self._places)
 
     def __len__(self) -> int:
@@ -118,12 +118,12 @@ class Problems(Sequence[Problem]):
 
 
 def begins_as_ours(piece: bytes) -> bool:
-    """Tell whether a piece of a line may be of a turn of ours, of which any part may be lost."""
+    """Return whether a piece of a line may be of a turn of ours, of which any part may be lost."""
     return _beginning(piece[:_HEAD] + _NULS) is not None
 
 
 def is_damaged_beyond_measure(head: bytes, read: Read, torn: bytes) -> bool:
-    """Tell whether so much damage was read at a file's end that a reader goes no further back.
+    """Return whether so much damage was read at a file's end that a reader goes no further back.
 
     Args:
         head: the end of a line of which the beginning was not read yet.
@@ -137,7 +137,7 @@ def is_damaged_beyond_measure(head: bytes, read: Read, torn: bytes) -> bool:
 
 
 def _may_end_a_line(head: bytes) -> bool:
-    """Tell whether a line of ours may end so; where it has no newline it may be cut off."""
+    """Return whether a line of ours may end so; where it has no newline it may be cut off."""
     line = head.removesuffix(b"\n").removesuffix(b"\r")
     if len(line) < len(head) and not line.endswith(b"}"):
         return False

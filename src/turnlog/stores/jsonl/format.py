@@ -24,7 +24,7 @@ size and lose a sector, which reads as NUL then.
 Anywhere else the lines of a broken unit are turns like any others: damage costs only itself.
 
 A damaged line costs about as much time as a turn does. So what is wrong with it is worked out when
-somebody looks, and lines that can hold no turn are passed over many at once.
+it is looked at, and lines that can hold no turn are passed over many at once.
 
 Source: design, sections 3 and 4; cases C41 and C60.
 """

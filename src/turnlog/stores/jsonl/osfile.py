@@ -167,9 +167,9 @@ class System:
         os.ftruncate(fd, size)
 
     def own_as(self, fd: int, like: os.stat_result) -> None:
-        """Give a file that was just made the owner, group and mode of another, as far as may be.
+        """Set a file that was just made to the owner, group and mode of another, as far as may be.
 
-        Nobody gets more by it than the other gives: no special bit, no right to execute, and no
+        The new file gives no more than the other does: no special bit, no right to execute, and no
         right for a group that is not the other's.
         """
         status = os.fstat(fd)
