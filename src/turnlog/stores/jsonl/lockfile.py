@@ -9,6 +9,7 @@ Source: design, section 6.
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
