@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic_ai
 import pytest
-from dialogue import ASKED, LOOK, LOOKING, PAID, lookup
-from localserver import Gate, Provider, Reply, Thinking, ToolCall
+from dialogue import ASKED, HELLO, LOOK, LOOKING, PAID, lookup
+from localserver import Gate, Provider, Reply, Thinking, ToolCall, turns
 from pydantic import BaseModel
 from pydantic_ai import BinaryContent, ImageUrl, NativeOutput, PromptedOutput, TextOutput
+from pydantic_ai.messages import CachePoint, StructuredContent, TextContent
 from ways import UNPOOLED, ours, said
 
 import turnlog
@@ -244,6 +245,7 @@ def test_an_output_type_of_the_run_is_written_likewise(
 
 
 PICTURE = BinaryContent(b"\x89PNG", media_type="image/png")
+NOTE = "[attachment: image/png]"
 
 
 @pytest.mark.parametrize(
@@ -251,20 +253,42 @@ PICTURE = BinaryContent(b"\x89PNG", media_type="image/png")
     [
         (["What is it?", PICTURE], "What is it?", 1),
         (["This", PICTURE, "or this", ImageUrl("https://example.org/a.png")], "This\n\nor this", 2),
-        ([PICTURE], "", 1),
+        ([PICTURE], NOTE, 1),
+        ([PICTURE, " ", ImageUrl("https://example.org/a")], f"{NOTE}\n[attachment: image]", 2),
+        ([CachePoint(), PICTURE, CachePoint()], NOTE, 1),
+        (["What is it?", CachePoint()], "What is it?", None),
+        ([TextContent("One"), StructuredContent({"two": 2})], 'One\n\n{"two":2}', None),
         (["One", "two"], "One\n\ntwo", None),
     ],
 )
 def test_pictures_are_counted_beside_the_text(
-    one_model: str, stored: Stored, prompt: Any, text: str, attachments: int | None
+    stored: Stored, prompt: Any, text: str, attachments: int | None
 ) -> None:
-    """Of a prompt with pictures the text is the turn, and its meta says how many others (R22)."""
-    agent = pydantic_ai.Agent(one_model, model_settings=UNPOOLED)
+    """A turn is the text of a prompt, or a note of each picture where there is none (A16, R22)."""
+    agent = pydantic_ai.Agent("test")
     turnlog.run(agent, prompt, memory=stored.mem)
     asked = stored.reopened()[0]
     assert (asked.role, asked.content) == ("user", text)
     assert asked.meta == ({"attachments": attachments} if attachments else None)
-    assert turnlog.run(agent, "And now?", memory=stored.mem).response == "Hello."
+
+
+def test_a_run_after_a_picture_is_sent_a_note_in_its_place(
+    provider: Provider, model: str, stored: Stored
+) -> None:
+    """Later runs are told that the user began with a picture, not the assistant (A16, R20)."""
+    agent = pydantic_ai.Agent(model, model_settings=UNPOOLED)
+    turnlog.run(agent, [PICTURE], memory=stored.mem)
+    turnlog.run(agent, "And now?", memory=stored.mem)
+    sent = [("user", NOTE), HELLO, ("user", "And now?")]
+    assert turns(provider.requests[1]) == sent
+
+
+@pytest.mark.parametrize("prompt", [[], [CachePoint()], [" ", CachePoint()], [TextContent("")]])
+def test_a_prompt_without_a_text_or_an_attachment_is_refused(stored: Stored, prompt: Any) -> None:
+    """A cache point alone is no input: nothing is asked and nothing written (A16)."""
+    with pytest.raises(InvalidTurn, match="no input"):
+        turnlog.run(pydantic_ai.Agent("test"), prompt, memory=stored.mem)
+    assert stored.reopened() == []
 
 
 # ---- eager ----

@@ -25,7 +25,6 @@ from typing import (
 )
 
 import anyio
-from pydantic_ai.exceptions import RunCancelled
 
 from turnlog.agents.writeback import Writeback, WritebackMode
 from turnlog.capability import Capability, require
@@ -35,6 +34,7 @@ from turnlog.engine.history import history_of, input_turn, turns_in
 from turnlog.engine.listener import Listener, OnText, OnToolCall
 from turnlog.engine.options import refuse_unknown
 from turnlog.engine.result import Output, Result
+from turnlog.engine.shield import is_cancellation
 from turnlog.errors import CapabilityDenied, InvalidTurn, RunFailed, WritebackFailed
 from turnlog.thread import MemoryThread
 
@@ -204,7 +204,7 @@ class _Run(Generic[Output]):
 
     def _turns(self) -> list[Message]:
         """Give what was said in the run up to now."""
-        return [self._input, *turns_in(self._exchange.new, self._exchange.structured)]
+        return [self._input, *turns_in(self._exchange.spoken)]
 
     async def _replied(self) -> None:
         await self._writeback.soon(self._turns())
@@ -212,8 +212,8 @@ class _Run(Generic[Output]):
     async def _ended_by(self, error: BaseException) -> None:
         """Write back what was said until it was cancelled or failed."""
         turns = self._turns()
-        cancelled = not isinstance(error, Exception) or isinstance(error, RunCancelled)
-        if cancelled or len(turns) > 1:
+        replied = any(turn.role == "assistant" for turn in turns)
+        if replied or is_cancellation(error):
             await self._writeback.now(turns)
         if isinstance(error, RunFailed) and not error.messages:  # else it is another run's
             error.messages = tuple(self._exchange.messages)

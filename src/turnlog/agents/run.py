@@ -5,6 +5,7 @@ Source: spec R19; design, section 6.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack, cast, overload
 
@@ -16,6 +17,7 @@ from turnlog.agents.speakers import EngineSpeaker
 from turnlog.conversation import Conversation
 from turnlog.engine.blocking import run_blocking
 from turnlog.engine.chat import ChatOptions, answer
+from turnlog.engine.history import input_turn
 from turnlog.engine.stream import BlockingTextStream, TextStream
 from turnlog.errors import InvalidTurn
 
@@ -264,10 +266,8 @@ def _performing(
 
 
 def _says_something(content: object) -> bool:
-    """Say whether an input for an agent of the engine's holds anything but white space."""
-    if isinstance(content, str):
-        return bool(content.strip())
+    """Return whether an input for an agent of pydantic-ai's holds a text or an attachment."""
     if not isinstance(content, Sequence):
         return False
-    items = cast("Sequence[object]", content)
-    return any(not isinstance(item, str) or item.strip() for item in items)
+    items = cast("Sequence[Any]", content)
+    return bool(input_turn(items, dt.datetime.now(dt.UTC)).content.strip())

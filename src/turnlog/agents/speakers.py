@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from pydantic_ai import Agent as EngineAgent
@@ -16,19 +17,20 @@ from pydantic_ai.capabilities import ProcessEventStream, ReinjectSystemPrompt
 from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import FunctionToolCallEvent, FunctionToolResultEvent
 
+from turnlog.agents.collector import Collector
 from turnlog.display import counted
 from turnlog.engine.failures import explained, hide_key
-from turnlog.engine.history import json_text, request_of, without_system
+from turnlog.engine.history import request_of, without_system
 from turnlog.engine.listener import call_began, call_ended
 from turnlog.engine.loop import Asking, converse, text_in
 from turnlog.engine.result import Output
-from turnlog.engine.shield import cancel, ended, opened
+from turnlog.engine.shield import cancel, ended, is_cancellation, opened
 from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from pydantic_ai.agent import AbstractAgent
+    from pydantic_ai.agent import AbstractAgent, ModelRequestNode
     from pydantic_ai.messages import AgentStreamEvent
     from pydantic_ai.result import AgentStream, FinalResult
     from pydantic_ai.run import AgentRun
@@ -103,9 +105,11 @@ class EngineSpeaker(Generic[Output]):
         history += arguments.pop("message_history", None) or ()
         # With a history the engine sends no system prompt of the agent's own, nor does it put that
         # back where there is another one: so the thread's go as instructions.
+        collector = Collector(exchange.spoken, listener.replied)
         capabilities: list[Any] = [
             *(arguments.pop("capabilities", None) or ()),
             ReinjectSystemPrompt(),
+            collector,
         ]
         instructions = [*_listed(arguments.pop("instructions", None)), *system]
         handler = arguments.pop("event_stream_handler", None)
@@ -120,39 +124,59 @@ class EngineSpeaker(Generic[Output]):
                 instructions=instructions,
                 **arguments,
             ) as run:
-                final = await self._go_through(run, exchange, listener)
-        finally:  # what was said stays, whatever ended it
+                final = await self._go_through(run, collector, listener)
+            if run.result is not None:  # hooks may have changed what the last step gave
+                final = replace(final, output=run.result.output)
+            collector.end(run, final)
+        except BaseException as error:
             if run is not None:
-                exchange.take(run.all_messages(), run.new_messages(), run.usage)
-                exchange.take_partial()
-        output: Any = final.output
-        if final.tool_name is not None:
-            exchange.structured = output if isinstance(output, str) else json_text(output)
-        return cast("Output", output)
+                collector.fail(run, error)
+            raise
+        finally:
+            if run is not None:
+                exchange.take(run.all_messages(), run.usage)
+        return cast("Output", final.output)
 
     async def _go_through(
-        self, run: AgentRun[Any, Any], exchange: Exchange, listener: Listener
+        self, run: AgentRun[Any, Any], collector: Collector, listener: Listener
     ) -> FinalResult[Any]:
         async for node in run:
             if EngineAgent.is_end_node(node):
                 return node.data
-            if EngineAgent.is_model_request_node(node) and listener.wants_text:
-                stream: AgentStream[Any, Any] | None = None
-                try:
-                    async with node.stream(run.ctx) as stream:
-                        async for event in stream:
-                            await listener.text(text_in(event))
-                except BaseException:  # the engine may be kept from putting it away
-                    if stream is not None:
-                        exchange.partial = stream.response
-                    raise
+            if EngineAgent.is_model_request_node(node):
+                collector.ask(run)
+                if listener.wants_text:
+                    await self._stream(node, run, collector, listener)
             elif EngineAgent.is_call_tools_node(node):
-                exchange.take(run.all_messages(), run.new_messages(), run.usage)
-                await listener.replied()
+                collector.reply(run, node.model_response)
                 if listener.wants_tool_calls:
                     async with node.stream(run.ctx) as events:
                         await _tell(events, listener)
         raise AssertionError(run)  # a run that raises nothing comes to its end
+
+    async def _stream(
+        self,
+        node: ModelRequestNode[Any, Any],
+        run: AgentRun[Any, Any],
+        collector: Collector,
+        listener: Listener,
+    ) -> None:
+        """Stream a reply. Of one that breaks off, what was seen is taken at once.
+
+        A cancellation may keep pydantic-ai from taking it; but what a hook refuses at the end of
+        the stream is not taken.
+        """
+        stream: AgentStream[Any, Any] | None = None
+        whole = False
+        try:
+            async with node.stream(run.ctx) as stream:
+                async for event in stream:
+                    await listener.text(text_in(event))
+                whole = True
+        except BaseException as error:
+            if stream is not None and (not whole or is_cancellation(error)):
+                collector.break_off(stream.response)
+            raise
 
     def explain(self, error: Exception, subject: str, written: int) -> None:
         """Note in an error what it means and what was written; it stays what it is."""

@@ -25,9 +25,8 @@ class Exchange:
         messages: the history, and what the run adds.
         usage: what the run has used.
         system: what the model is told to be; "" for nothing.
-        partial: what a stream of an engine's agent had brought when it was broken off.
-        structured: the JSON text of a structured output, which an agent of the engine's gives by a
-            tool, beside its text; "" where there is none.
+        spoken: what is written back: the replies, and what the user said meanwhile. Unlike
+            `messages`, it only grows.
     """
 
     def __init__(self, history: Sequence[ModelMessage] = ()) -> None:
@@ -35,8 +34,7 @@ class Exchange:
         self.messages: list[ModelMessage] = list(history)
         self.usage: RunUsage = RunUsage()
         self.system: str = ""
-        self.partial: ModelResponse | None = None
-        self.structured: str = ""
+        self.spoken: list[ModelMessage] = []
         self._begin = len(self.messages)
 
     @property
@@ -47,11 +45,11 @@ class Exchange:
     @property
     def response(self) -> str:
         """The reply, as text; where the last one only asked for tools, the last text before it."""
-        return self.structured or whole_characters(self._said)
+        return whole_characters(self._said)
 
     @property
     def _said(self) -> str:
-        responses = [message for message in self.new if isinstance(message, ModelResponse)]
+        responses = [message for message in self.spoken if isinstance(message, ModelResponse)]
         if not responses:
             return ""
         if not responses[-1].tool_calls:
@@ -85,23 +83,13 @@ class Exchange:
     def answer(self, response: ModelResponse) -> None:
         """Add what the model said, and what that cost."""
         self.messages.append(with_readable_arguments(response))
+        self.spoken.append(response)
         self.usage.incr(response.usage)
         self.usage.requests += 1
 
-    def take_partial(self) -> None:
-        """Take what a broken stream had brought, where the engine did not."""
-        if self.partial is not None and not isinstance(self.messages[-1], ModelResponse):
-            self.messages.append(replace(self.partial, state="interrupted"))
-
-    def take(
-        self, messages: Sequence[ModelMessage], new: Sequence[ModelMessage], usage: RunUsage
-    ) -> None:
-        """Take what a run of the engine's own has: all messages, the run's among them, the usage.
-
-        It may have rewritten the history.
-        """
+    def take(self, messages: Sequence[ModelMessage], usage: RunUsage) -> None:
+        """Take all messages and the usage of a run of the engine's own, which may rewrite them."""
         self.messages = list(messages)
-        self._begin = len(messages) - len(new)
         self.usage = usage
 
 

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_ai.messages import (
+    MULTI_MODAL_CONTENT_TYPES,
     ModelMessage,
     ModelRequest,
     ModelResponse,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from turnlog.message import Scalar
 
 _NO_USAGE: Final = RequestUsage()  # one for all of a history: a long one has less to collect
+_CUT: Final = ("length", "content_filter")  # the reasons for which a reply ends before its end
 _OPENING: Final = "(The assistant speaks first.)"
 _UNKNOWN_TIME: Final = dt.datetime.fromtimestamp(0, dt.UTC)
 
@@ -188,49 +190,78 @@ def mended(value: Any) -> Any:
     return [mended(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
-def turns_in(messages: Iterable[ModelMessage], structured: str = "") -> list[Message]:
-    """Give what the assistant said in the engine's messages, as turns.
+def turns_in(messages: Iterable[ModelMessage]) -> list[Message]:
+    """Return what was said in a run as turns: the replies, and what the user said meanwhile.
 
-    Args:
-        messages: the engine's messages.
-        structured: the JSON text of a structured output, which comes after the last text.
-
-    A turn's meta tells the model, and what the requests used since the turn before.
+    A reply's meta tells the model, and what the requests used since the reply before.
     """
     turns: list[Message] = []
-    used, latest = RequestUsage(), None
+    used = RequestUsage()
     for message in messages:
-        if isinstance(message, ModelResponse):
-            latest = message
-            used += message.usage
-            text = message.text
-            if text and not text.isspace():
-                turns.append(_turn(text, message, used))
-                used = RequestUsage()
-    if structured and latest is not None:
-        turns.append(_turn(structured, latest, used))
+        if isinstance(message, ModelRequest):
+            turns += _user_turns(message)
+            continue
+        used += message.usage
+        text = message.text
+        if text and not text.isspace():
+            turns.append(_turn(text, message, used))
+            used = RequestUsage()
     return turns
+
+
+def _user_turns(request: ModelRequest) -> list[Message]:
+    turns = [
+        input_turn(part.content, _aware(part.timestamp))
+        for part in request.parts
+        if isinstance(part, UserPromptPart)
+    ]
+    return [turn for turn in turns if turn.content.strip()]
 
 
 def _turn(text: str, response: ModelResponse, used: RequestUsage) -> Message:
     meta: dict[str, Scalar] = {"model": response.model_name} if response.model_name else {}
     if used.input_tokens or used.output_tokens:
         meta |= {"input_tokens": used.input_tokens, "output_tokens": used.output_tokens}
+    if response.finish_reason in _CUT:
+        meta["finish_reason"] = response.finish_reason
     if response.state != "complete":
         meta["interrupted"] = True
-    return Message("assistant", text, response.timestamp, meta)
+    return Message("assistant", text, _aware(response.timestamp), meta)
+
+
+def _aware(at: dt.datetime) -> dt.datetime:
+    """Return a time with its zone, which is UTC where the caller's own message names none."""
+    return at if at.utcoffset() is not None else at.replace(tzinfo=dt.UTC)
 
 
 def input_turn(content: str | Sequence[Any], at: dt.datetime) -> Message:
-    """Give a run's input as a turn: its text, with the number of what is no text in the meta.
+    """Return a run's input as a turn: its text, with the number of attachments in the meta.
 
-    The engine's agents take a sequence of texts, pictures and files too.
+    pydantic-ai's agents take a sequence of texts, pictures and files. Where there is no text, a
+    note of each attachment stands in its place: without a text, later runs would not be told that
+    the user had said something.
     """
     if isinstance(content, str):
         return Message("user", content, at)
-    texts = [text for item in content if (text := _text_of(item)) is not None]
-    others = len(content) - len(texts)
-    return Message("user", "\n\n".join(texts), at, {"attachments": others} if others else None)
+    text = "\n\n".join(each for item in content if (each := _text_of(item)) is not None)
+    attachments = [item for item in content if is_attachment(item)]
+    if not text.strip():
+        text = "\n".join(map(attachment_note, attachments))
+    return Message("user", text, at, {"attachments": len(attachments)} if attachments else None)
+
+
+def is_attachment(item: object) -> bool:
+    """Return whether an item of an input is a picture or a file, not a text or a cache point."""
+    return isinstance(item, MULTI_MODAL_CONTENT_TYPES)
+
+
+def attachment_note(item: object) -> str:
+    """Return a text that stands for a picture or a file."""
+    try:
+        kind = str(getattr(item, "media_type", "file"))
+    except ValueError:  # the URL does not tell
+        kind = str(getattr(item, "kind", "file")).removesuffix("-url")
+    return f"[attachment: {kind}]"
 
 
 def _text_of(item: object) -> str | None:

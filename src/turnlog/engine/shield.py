@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from pydantic_ai.exceptions import RunCancelled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -36,6 +37,11 @@ def cancel(task: asyncio.Task[Any], *args: Any) -> None:
     """
     if not all(each.cancelling() for each in asyncio.all_tasks()):
         task.cancel(*args)
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Return whether what ended a run is a cancellation, or an exit, and no failure."""
+    return not isinstance(error, Exception) or isinstance(error, RunCancelled)
 
 
 @asynccontextmanager
