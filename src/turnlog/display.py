@@ -53,6 +53,14 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def cut_short(turn: Message) -> str:
+    """Return why a reply ends before its end, in words for people; "" where it does not."""
+    reason = (turn.meta or {}).get("finish_reason")
+    if reason == "length":
+        return "the reply was cut at the limit of tokens"
+    return "the provider's filter cut the reply" if reason == "content_filter" else ""
+
+
 def to_the_second(at: dt.datetime) -> str:
     """Give a time in UTC."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -28,6 +28,7 @@ TurnlogError
 
 TurnlogWarning (a UserWarning)
 ├── TornTailWarning          an unfinished append was found at the end of a thread and set aside
+├── CutReplyWarning          `chat` gives a reply that the limit of tokens or a filter cut short
 ├── DamageWarning            a thread has lines that cannot be read; every other turn is there
 └── UnsafeFileSystemWarning  the memory lies where turnlog cannot promise durability
 ```
@@ -245,6 +246,10 @@ class TornTailWarning(TurnlogWarning):
 
 class DamageWarning(TurnlogWarning):
     """Issued once for an open thread that has lines which cannot be read."""
+
+
+class CutReplyWarning(TurnlogWarning):
+    """Issued when `chat` gives a reply that the limit of tokens or the provider's filter cut."""
 
 
 class UnsafeFileSystemWarning(TurnlogWarning):

@@ -73,11 +73,10 @@ MODES: list[Any] = [True, "eager"]
 
 def agent(model: str, processor: Any = None, *tools: Any) -> pydantic_ai.Agent[None, str]:
     """Make an agent of pydantic-ai's whose history goes through a processor."""
-    capabilities = [ProcessHistory[None](processor)] if processor else []
-    made: pydantic_ai.Agent[None, str] = pydantic_ai.Agent(
+    capabilities: list[Any] = [ProcessHistory(processor)] if processor else []
+    return pydantic_ai.Agent(
         model, capabilities=capabilities, tools=tools or [look], model_settings=UNPOOLED
     )
-    return made
 
 
 def look() -> str:

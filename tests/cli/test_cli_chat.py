@@ -230,6 +230,17 @@ def test_a_reader_that_goes_ends_it_quietly(root: Path, provider: Provider) -> N
     assert kept(root)[2:] == [("user", "More"), ("assistant", "Hello....")]
 
 
+def test_a_reply_that_was_cut_is_told(root: Path, provider: Provider) -> None:
+    """The person hears of a reply cut at the limit of tokens, beside the reply (A15)."""
+    provider.script(Reply("Hello", stop="length"))
+    with in_pipes(root, MODELS["openai"]) as process:
+        assert process.communicate(b"Hi\nMore\n", 60) == (
+            b"Hello\nHello.\n",
+            b"the reply was cut at the limit of tokens\n",
+        )
+    assert process.returncode == 0
+
+
 def test_a_pipe_that_is_not_utf_8(invoke: Invoke, root: Path) -> None:
     """A line that is not UTF-8 ends the chat with an error that names it."""
     done = invoke("chat", "s/t", "--model", "offline", input=b"Hi\n\xff\nNo\n")

@@ -14,7 +14,7 @@ from turnlog.cli.edge import note, words
 from turnlog.cli.memories import open_to_write, shown
 from turnlog.cli.output import Output
 from turnlog.cli.threadname import thread_argument
-from turnlog.display import counted, visible
+from turnlog.display import counted, cut_short, visible
 from turnlog.errors import MissingExtra, MissingKey, RunFailed, UnknownModel, WritebackFailed
 
 if TYPE_CHECKING:
@@ -170,6 +170,9 @@ class _Talk:
             if not self.person:
                 raise
             return False
+        turns = self._thread.messages()[before:]
+        if turns and (cut := cut_short(turns[-1])):
+            self._aside(cut)
         return True
 
     def _stream(self, line: str) -> None:

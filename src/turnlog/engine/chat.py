@@ -7,10 +7,12 @@ Source: spec R18; Sema, llm/chat, llm/stream, conversation/say; semantics, chat 
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 from turnlog.capability import Capability, require
 from turnlog.conversation import Conversation
+from turnlog.display import cut_short
 from turnlog.engine.blocking import run_blocking
 from turnlog.engine.exchange import Exchange
 from turnlog.engine.history import history_of, turns_in
@@ -21,7 +23,7 @@ from turnlog.engine.options import refuse_unknown
 from turnlog.engine.result import Result
 from turnlog.engine.shield import opened
 from turnlog.engine.tools import Toolbox
-from turnlog.errors import InvalidTurn, RunFailed
+from turnlog.errors import CutReplyWarning, InvalidTurn, RunFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,13 +90,20 @@ async def achat(conversation: Conversation, **options: Unpack[ChatOptions]) -> s
 
     Raises:
         InvalidTurn: nothing in the conversation can be sent, or an option is no good.
-        RunFailed: there is no reply.
+        RunFailed: there is no reply, or it has no text since it reached the limit of tokens or
+            was only thought.
         UnknownModel, MissingKey, MissingExtra: the model cannot be asked.
         CapabilityDenied: the sandbox took LLM away.
 
-    Writes nothing anywhere. Source: Sema, llm/chat.
+    A reply that was cut short is given with a CutReplyWarning. Writes nothing anywhere. Source:
+    Sema, llm/chat.
     """
-    return (await answer(conversation, options)).response
+    result = await answer(conversation, options)
+    cut = cut_short(result.conversation[-1])
+    if cut:
+        message = f"conversation: {cut}; give a greater max_tokens, or have the model go on"
+        warnings.warn(CutReplyWarning(message), stacklevel=2)
+    return result.response
 
 
 async def answer(
@@ -123,7 +132,7 @@ async def answer(
             await converse(exchange, asking, Listener(on_text, options.get("on_tool_call")))
     except RunFailed as error:
         error.messages = tuple(exchange.messages)
-        error.conversation = conversation + turns_in(exchange.new)
+        error.conversation = conversation + turns_in(exchange.spoken)
         error.usage = exchange.usage
         raise
     response = exchange.response
@@ -131,7 +140,7 @@ async def answer(
         response=response,
         output=response,
         messages=tuple(exchange.messages),
-        conversation=conversation + turns_in(exchange.new),
+        conversation=conversation + turns_in(exchange.spoken),
         usage=exchange.usage,
     )
 

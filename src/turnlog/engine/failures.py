@@ -15,6 +15,7 @@ from pydantic_ai.exceptions import (
     ModelHTTPError,
     ModelRequestTimeout,
 )
+from pydantic_ai.messages import TextPart, ThinkingPart
 
 from turnlog.display import one_line
 from turnlog.engine.models import KEY_VARIABLES, full_name
@@ -89,16 +90,25 @@ def _chain(error: BaseException) -> list[BaseException]:
     return list(found.values())
 
 
-def check_refusal(subject: str, model: Model, response: ModelResponse) -> None:
-    """Raise ModelFailed for a reply that holds nothing but the refusal to give one."""
-    if response.finish_reason != "content_filter" or response.text or response.tool_calls:
+def check_reply(subject: str, model: Model, response: ModelResponse) -> None:
+    """Raise ModelFailed for a reply without a text where the model did not just say nothing.
+
+    It may have refused to reply, reached the limit of tokens, or only thought.
+    """
+    if (response.text or "").strip() or response.tool_calls:
         return
-    said = (response.provider_details or {}).get("refusal") or "it gives no reason"
-    raise ModelFailed(
-        subject,
-        f"{_name_of(model)} refused to answer ({one_line(str(said))})",
-        _REWORD,
-    )
+    thought = any(isinstance(part, ThinkingPart) for part in response.parts)
+    if response.finish_reason == "content_filter":
+        said = (response.provider_details or {}).get("refusal") or "it gives no reason"
+        what, hint = f"refused to answer ({one_line(str(said))})", _REWORD
+    elif response.finish_reason == "length":
+        doing = "while it was thinking" if thought else "before it said anything"
+        what, hint = f"reached the limit of tokens {doing}", "give a greater max_tokens"
+    elif thought and all(isinstance(part, ThinkingPart | TextPart) for part in response.parts):
+        what, hint = "thought, but said nothing", "run it again, or lower reasoning_effort"
+    else:
+        return
+    raise ModelFailed(subject, f"{_name_of(model)} {what}", hint)
 
 
 def explained(error: Exception, name: str, system: str = "") -> tuple[str, str]:

@@ -28,7 +28,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
-from turnlog.engine.failures import check_refusal, failing
+from turnlog.engine.failures import check_reply, failing
 from turnlog.engine.listener import call_began, call_ended
 from turnlog.engine.models import fitted
 from turnlog.engine.tools import ToolError
@@ -112,7 +112,7 @@ async def _reply(exchange: Exchange, asking: Asking, listener: Listener) -> Mode
         else:
             response = await direct.model_request(**asking.request(exchange))
             exchange.answer(response)
-        check_refusal(asking.subject, asking.model, response)
+        check_reply(asking.subject, asking.model, response)
         return response
 
 
