@@ -81,9 +81,9 @@ class Collector(AbstractCapability[Any]):
             self._deliver(run.ctx.state.event_stream_buffer)
             self._take(response)
 
-    def break_off(self, response: ModelResponse) -> None:
+    def break_off(self, response: ModelResponse, *, whole: bool = False) -> None:
         """Take what a stream had brought when it broke off: the caller has seen it."""
-        self._take(replace(response, state="interrupted"))
+        self._take(response if whole else replace(response, state="interrupted"))
         self._keep()
 
     def end(self, run: AgentRun[Any, Any], final: FinalResult[Any]) -> None:

@@ -173,9 +173,11 @@ class EngineSpeaker(Generic[Output]):
                 async for event in stream:
                     await listener.text(text_in(event))
                 whole = True
+                await listener.replied()
         except BaseException as error:
-            if stream is not None and (not whole or is_cancellation(error)):
-                collector.break_off(stream.response)
+            heard = whole and error is listener.raised
+            if stream is not None and (heard or not whole or is_cancellation(error)):
+                collector.break_off(stream.response, whole=heard)
             raise
 
     def explain(self, error: Exception, subject: str, written: int) -> None:
