@@ -392,10 +392,12 @@ class Conversation(Sequence[Message]):
     # ---- for the providers' SDKs ----
 
     def to_openai(self) -> list[Any]:
-        """Give the messages as OpenAI's SDK takes them: `create(messages=conv.to_openai(), ...)`.
+        """Return the messages as OpenAI's SDK takes them: `create(messages=conv.to_openai(), ...)`.
 
         Returns:
-            For each message a dict with its role and content.
+            Dicts with a role and a content. The system messages go first, as one. Messages of one
+            role in a row are one, and those of white space alone are left out: models with a strict
+            template refuse them.
         """
         return openai_messages(self)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from turnlog.message import Message
 
 _HALF: Final = re.compile("[\ud800-\udfff]")
-_BETWEEN: Final = "\n\n"
+BETWEEN: Final = "\n\n"  # two turns of one role that go out as one
 
 
 def whole_characters(text: str) -> str:
@@ -31,23 +31,35 @@ def whole_characters(text: str) -> str:
 
 
 def openai_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Give the `messages` of OpenAI's chat completions; system messages keep their place.
+    """Return the `messages` of OpenAI's chat completions.
+
+    The system messages go first, as one: templates of models that speak this API refuse others, and
+    two messages of one role in a row.
 
     Source: OpenAI's API reference, chat completions, `messages`.
     """
-    return [
-        {"role": message.role, "content": whole_characters(message.content)} for message in messages
-    ]
+    system, turns = _system_and_turns(messages)
+    return [{"role": "system", "content": system}, *turns] if system else turns
 
 
 def anthropic_request(messages: Iterable[Message]) -> dict[str, Any]:
-    """Give the `messages`, and `system` where there is one, of Anthropic's Messages API.
+    """Return the `messages`, and `system` where there is one, of Anthropic's Messages API.
 
-    It has no system role: the system messages go together into `system`. Messages of one role in
-    a row become one, with a blank line between them. It refuses a text of white space alone, so
-    that is left out, and white space at the end of a last assistant message, so that is cut.
+    It has no system role: the system messages go together into `system`. It refuses white space at
+    the end of a last assistant message, so that is cut.
 
     Source: Anthropic's API reference, Messages, `system` and `messages`.
+    """
+    system, turns = _system_and_turns(messages)
+    if turns and turns[-1]["role"] == "assistant":
+        turns[-1]["content"] = turns[-1]["content"].rstrip()
+    return {"system": system, "messages": turns} if system else {"messages": turns}
+
+
+def _system_and_turns(messages: Iterable[Message]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the system text, and the other messages with those of one role in a row as one.
+
+    Messages of white space alone are left out: providers refuse them.
     """
     said = [message for message in messages if message.content.strip()]
     system = _joined(message for message in said if message.role == "system")
@@ -57,10 +69,8 @@ def anthropic_request(messages: Iterable[Message]) -> dict[str, Any]:
             (message for message in said if message.role != "system"), lambda message: message.role
         )
     ]
-    if turns and turns[-1]["role"] == "assistant":
-        turns[-1]["content"] = turns[-1]["content"].rstrip()
-    return {"system": system, "messages": turns} if system else {"messages": turns}
+    return system, turns
 
 
 def _joined(messages: Iterable[Message]) -> str:
-    return _BETWEEN.join(whole_characters(message.content) for message in messages)
+    return BETWEEN.join(whole_characters(message.content) for message in messages)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,13 +14,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 
 import google_wire
+import responses_wire
 from localserver import MODELS, Provider, turns
 from programs import Reopened, Stored, reopened_in_a_new_process
 from ways import AGENTS, WAYS, Make, Perform
-from wires import Wire
+from wires import Wire, strict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from failing import Options
 
@@ -51,14 +53,32 @@ def any_wire(
     request: pytest.FixtureRequest, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Wire]:
     """Give each provider in turn, Google's too, which can only be asked and looked at."""
-    if request.param != "google":
-        yield Wire(MODELS[request.param], lambda: [*map(turns, provider.requests)])
+    with _asked(request.param, provider, monkeypatch) as wire:
+        yield wire
+
+
+@pytest.fixture(params=["anthropic", "openai", "google", "responses"])
+def strict_wire(
+    request: pytest.FixtureRequest, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Wire]:
+    """Give each wire format in turn, of a model that refuses two messages of one role in a row."""
+    provider.reply = strict
+    with _asked(request.param, provider, monkeypatch) as wire:
+        yield wire
+
+
+@contextmanager
+def _asked(name: str, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> Generator[Wire]:
+    if name in MODELS:
+        yield Wire(MODELS[name], lambda: [*map(turns, provider.requests)])
         return
-    pytest.importorskip("google.genai")
-    with google_wire.serving() as google:
-        for name, value in google.environment.items():
-            monkeypatch.setenv(name, value)
-        yield Wire(google_wire.MODEL, lambda: [*map(google_wire.turns, google.requests)])
+    if name == "google":
+        pytest.importorskip("google.genai")
+    there: Any = google_wire if name == "google" else responses_wire
+    with there.serving() as server:
+        for variable, value in server.environment.items():
+            monkeypatch.setenv(variable, value)
+        yield Wire(there.MODEL, lambda: [*map(there.turns, server.requests)])
     gc.collect()  # here, where no loop runs: what is left of its client starts a task in one
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
+
+from localserver import Failure, Reply
 
 from turnlog import Conversation, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from replies import Body
 
     from turnlog import Role
 
@@ -68,3 +73,12 @@ def legal(turns: Iterable[tuple[str, str]]) -> Turns:
     sent = [(role, whole(text)) for role, text in turns if text.strip()]
     spoken = next((role for role, _ in sent if role != "system"), "user")
     return sent if spoken == "user" else [("user", OPENING), *sent]
+
+
+def strict(body: Body) -> Reply | Failure:
+    """Answer as a model with a strict template does."""
+    roles = [message["role"] for message in body["messages"]]
+    roles = [role for role in roles if role not in {"system", "developer"}]
+    if any(one == other for one, other in pairwise(roles)):
+        return Failure(400, f"conversation roles must alternate user/assistant/...: {roles}")
+    return Reply("Hello.")

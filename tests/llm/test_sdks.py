@@ -150,6 +150,27 @@ def test_anthropic_gets_what_it_takes(
     assert sent(provider) == (system, messages)
 
 
+@pytest.mark.parametrize(
+    ("turns", "messages"),
+    [
+        ([("u", "1"), ("u", "2"), ("a", "3"), ("a", "4")], [("u", "1\n\n2"), ("a", "3\n\n4")]),
+        ([("u", "1"), ("a", ""), ("a", "\n"), ("u", "2")], [("u", "1\n\n2")]),
+        ([("u", "1"), ("s", "2"), ("u", "3"), ("s", "4")], [("s", "2\n\n4"), ("u", "1\n\n3")]),
+        ([("s", "1"), ("s", " "), ("u", "2")], [("s", "1"), ("u", "2")]),
+        ([("s", "1")], [("s", "1")]),
+    ],
+)
+def test_openai_gets_messages_of_the_user_and_the_assistant_in_turn(
+    provider: Provider,
+    openai_client: openai.OpenAI,
+    turns: list[tuple[str, str]],
+    messages: list[tuple[str, str]],
+) -> None:
+    """Turns of one role in a row are one message, blank ones none, system ones first (A12, A17)."""
+    assert ask_openai(openai_client, conversation(*turns)) == "Hello."
+    assert sent(provider)[1] == messages
+
+
 def test_openai_gets_half_characters_mended(
     provider: Provider, openai_client: openai.OpenAI
 ) -> None:
@@ -158,7 +179,7 @@ def test_openai_gets_half_characters_mended(
     conv = conversation(("s", text), ("u", text), ("a", " "), ("u", ""))
     assert ask_openai(openai_client, conv) == "Hello."
     mended = "a\ufffdb\ufffd \U0001f9f5 \0\u2028"
-    assert sent(provider)[1] == [("s", mended), ("u", mended), ("a", " "), ("u", "")]
+    assert sent(provider)[1] == [("s", mended), ("u", mended)]
 
 
 def test_the_same_goes_out_before_and_after_it_was_stored(root: Path) -> None:

@@ -30,7 +30,13 @@ from turnlog.agents.writeback import Writeback, WritebackMode
 from turnlog.capability import Capability, require
 from turnlog.conversation import Conversation
 from turnlog.engine.exchange import Exchange
-from turnlog.engine.history import history_of, input_turn, turns_in
+from turnlog.engine.history import (
+    SystemTurns,
+    checked_system_turns,
+    history_of,
+    input_turn,
+    turns_in,
+)
 from turnlog.engine.listener import Listener, OnText, OnToolCall
 from turnlog.engine.options import refuse_unknown
 from turnlog.engine.result import Output, Result
@@ -54,6 +60,9 @@ class RunOptions(TypedDict, total=False):
         seed: gives the turns to send ahead from the thread's, such as
             `lambda conv: conv.last(40)`; all of them unless given.
         conversation: turns to send ahead after the thread's, which are not written back.
+        system_turns: what the model is told by the system turns among these. "system" (the default)
+            sends them as system text behind the agent's own; "user" sends them as the user's text,
+            in their place; "omit" leaves them out. The agent's own system text is always first.
         writeback: True (the default) to append the run's turns to the thread in the end, as one
             unit; "eager" to append the input before the first request, and each reply when it is
             complete; False not to append them.
@@ -66,6 +75,7 @@ class RunOptions(TypedDict, total=False):
     memory: MemoryThread | None
     seed: Seed | None
     conversation: Conversation | None
+    system_turns: SystemTurns
     writeback: WritebackMode
     on_text: OnText | None
     on_tool_call: OnToolCall | None
@@ -162,6 +172,9 @@ class _Run(Generic[Output]):
         self._listener = Listener(
             [options.get("on_text"), give], options.get("on_tool_call"), self._replied
         )
+        self._system_turns: SystemTurns = checked_system_turns(
+            options.get("system_turns", "system"), self._subject
+        )
         self._seed = Conversation()
         self._exchange = Exchange()
 
@@ -169,7 +182,7 @@ class _Run(Generic[Output]):
         try:
             self._seed = await self._seeded()
             await self._writeback.soon([self._input])
-            self._exchange = Exchange(history_of(self._seed))
+            self._exchange = Exchange(history_of(self._seed, self._system_turns))
             output = await self._speaker.speak(self._given, self._exchange, self._listener)
         except GeneratorExit:  # nothing can be awaited any more
             raise

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from turnlog.agents.perform import Seed
     from turnlog.agents.writeback import WritebackMode
+    from turnlog.engine.history import SystemTurns
     from turnlog.engine.listener import OnText, OnToolCall
     from turnlog.engine.result import Result
     from turnlog.thread import MemoryThread
@@ -51,6 +52,7 @@ def run(
     memory: MemoryThread | None = None,
     seed: Seed | None = None,
     conversation: Conversation | None = None,
+    system_turns: SystemTurns = "system",
     writeback: WritebackMode = True,
     on_text: OnText | None = None,
     on_tool_call: OnToolCall | None = None,
@@ -65,6 +67,7 @@ def run(
     memory: MemoryThread | None = None,
     seed: Seed | None = None,
     conversation: Conversation | None = None,
+    system_turns: SystemTurns = "system",
     writeback: WritebackMode = True,
     on_text: OnText | None = None,
     on_tool_call: OnToolCall | None = None,
@@ -94,6 +97,7 @@ async def arun(
     memory: MemoryThread | None = None,
     seed: Seed | None = None,
     conversation: Conversation | None = None,
+    system_turns: SystemTurns = "system",
     writeback: WritebackMode = True,
     on_text: OnText | None = None,
     on_tool_call: OnToolCall | None = None,
@@ -108,6 +112,7 @@ async def arun(
     memory: MemoryThread | None = None,
     seed: Seed | None = None,
     conversation: Conversation | None = None,
+    system_turns: SystemTurns = "system",
     writeback: WritebackMode = True,
     on_text: OnText | None = None,
     on_tool_call: OnToolCall | None = None,
@@ -157,6 +162,7 @@ def stream(
     memory: MemoryThread | None = None,
     seed: Seed | None = None,
     conversation: Conversation | None = None,
+    system_turns: SystemTurns = "system",
     writeback: WritebackMode = True,
     on_text: OnText | None = None,
     on_tool_call: OnToolCall | None = None,
@@ -171,6 +177,7 @@ def stream(
     memory: MemoryThread | None = None,
     seed: Seed | None = None,
     conversation: Conversation | None = None,
+    system_turns: SystemTurns = "system",
     writeback: WritebackMode = True,
     on_text: OnText | None = None,
     on_tool_call: OnToolCall | None = None,
@@ -201,6 +208,7 @@ def astream(
     memory: MemoryThread | None = None,
     seed: Seed | None = None,
     conversation: Conversation | None = None,
+    system_turns: SystemTurns = "system",
     writeback: WritebackMode = True,
     on_text: OnText | None = None,
     on_tool_call: OnToolCall | None = None,
@@ -215,6 +223,7 @@ def astream(
     memory: MemoryThread | None = None,
     seed: Seed | None = None,
     conversation: Conversation | None = None,
+    system_turns: SystemTurns = "system",
     writeback: WritebackMode = True,
     on_text: OnText | None = None,
     on_tool_call: OnToolCall | None = None,

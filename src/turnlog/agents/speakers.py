@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -18,6 +17,7 @@ from pydantic_ai.exceptions import ModelAPIError
 from pydantic_ai.messages import FunctionToolCallEvent, FunctionToolResultEvent
 
 from turnlog.agents.collector import Collector
+from turnlog.agents.outgoing import Outgoing
 from turnlog.display import counted
 from turnlog.engine.failures import explained, hide_key
 from turnlog.engine.history import request_of, without_system
@@ -28,7 +28,7 @@ from turnlog.engine.shield import cancel, ended, is_cancellation, opened
 from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from pydantic_ai.agent import AbstractAgent, ModelRequestNode
     from pydantic_ai.messages import AgentStreamEvent
@@ -104,14 +104,14 @@ class EngineSpeaker(Generic[Output]):
         history, system = without_system(exchange.messages)
         history += arguments.pop("message_history", None) or ()
         # With a history the engine sends no system prompt of the agent's own, nor does it put that
-        # back where there is another one: so the thread's go as instructions.
+        # back where there is another one: so the thread's are put in on the way out.
         collector = Collector(exchange.spoken, listener.replied)
         capabilities: list[Any] = [
             *(arguments.pop("capabilities", None) or ()),
             ReinjectSystemPrompt(),
+            Outgoing(system),
             collector,
         ]
-        instructions = [*_listed(arguments.pop("instructions", None)), *system]
         handler = arguments.pop("event_stream_handler", None)
         if handler is not None:
             capabilities.append(ProcessEventStream(handler))
@@ -121,7 +121,6 @@ class EngineSpeaker(Generic[Output]):
                 content,
                 message_history=history,
                 capabilities=capabilities,
-                instructions=instructions,
                 **arguments,
             ) as run:
                 final = await self._go_through(run, collector, listener)
@@ -188,15 +187,6 @@ class EngineSpeaker(Generic[Output]):
         if isinstance(error, ModelAPIError):
             what = "{}; {}; ".format(*explained(error, error.model_name))
         error.add_note(f"turnlog: {subject}: {what}{kept}")
-
-
-def _listed(instructions: object) -> list[Any]:
-    """Give an agent's instructions, which may be one or several, as a list."""
-    if instructions is None:
-        return []
-    if isinstance(instructions, Sequence) and not isinstance(instructions, str):
-        return list(cast("Sequence[Any]", instructions))
-    return [instructions]
 
 
 def _sendable(content: str | Sequence[Any]) -> str | Sequence[Any]:

@@ -15,7 +15,7 @@ from turnlog.conversation import Conversation
 from turnlog.display import cut_short
 from turnlog.engine.blocking import run_blocking
 from turnlog.engine.exchange import Exchange
-from turnlog.engine.history import history_of, turns_in
+from turnlog.engine.history import SystemTurns, checked_system_turns, history_of, turns_in
 from turnlog.engine.listener import Listener, OnText, OnToolCall
 from turnlog.engine.loop import DEFAULT_MAX_TURNS, Asking, check_turns, converse
 from turnlog.engine.models import DEFAULT_MAX_TOKENS, ReasoningEffort, made, settings_of
@@ -39,7 +39,10 @@ class ChatOptions(TypedDict, total=False):
 
     Attributes:
         model: as an Agent takes it; the conversation's own model unless given.
-        system: what the model is told to be, beside the conversation's own system messages.
+        system: what the model is told to be. It goes ahead of the conversation's own system
+            messages.
+        system_turns: "system" (the default) sends those behind it; "user" sends them as the user's
+            text, in their place; "omit" leaves them out.
         max_tokens: how many tokens the reply may have; 4,096 unless given, None for the provider's
             own limit.
         temperature: the sampling temperature; the provider's own unless given.
@@ -55,6 +58,7 @@ class ChatOptions(TypedDict, total=False):
 
     model: Model | str | None
     system: str
+    system_turns: SystemTurns
     max_tokens: int | None
     temperature: float | None
     reasoning_effort: ReasoningEffort | None
@@ -119,7 +123,8 @@ async def answer(
     Raises as `achat` does.
     """
     asking = await _asking(conversation, options)
-    history = history_of(conversation)
+    system_turns = checked_system_turns(options.get("system_turns", "system"), asking.subject)
+    history = history_of(conversation, system_turns)
     if not history:
         raise InvalidTurn(
             asking.subject, "it holds no text to send to a model", "add what the user says"

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, SystemPromptPart
 from pydantic_ai.usage import RunUsage
 
-from turnlog.engine.history import is_system, sendable, with_readable_arguments, without_end
-from turnlog.wire import whole_characters
+from turnlog.engine.history import (
+    alternating,
+    sendable,
+    with_readable_arguments,
+    without_end,
+    without_system,
+)
+from turnlog.wire import BETWEEN, whole_characters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,18 +63,17 @@ class Exchange:
         return next((each.text for each in reversed(responses) if each.text), "")
 
     def sendable(self) -> list[ModelMessage]:
-        """Give the messages as every provider takes them, with what the model is told to be."""
-        messages = [*self.messages[: self._begin], *map(sendable, self.new)]
-        for position in reversed(range(len(messages))):
-            message = messages[position]
-            if isinstance(message, ModelResponse):  # the model is to go on from it
-                messages[position] = without_end(message)
-            elif is_system(message):
-                continue
-            break
-        system = whole_characters(self.system)
-        if system.strip():
-            _instruct(messages, system)
+        """Return the messages as every provider takes them, with what the model is told to be.
+
+        The system texts go ahead of all: first the agent's own, then those of the turns.
+        """
+        sent, system = without_system([*self.messages[: self._begin], *map(sendable, self.new)])
+        messages = alternating(sent)
+        if messages and isinstance(messages[-1], ModelResponse):  # the model is to go on from it
+            messages[-1] = without_end(messages[-1])
+        texts = [whole_characters(self.system), *system]
+        if any(text.strip() for text in texts):
+            _instruct(messages, BETWEEN.join(text for text in texts if text.strip()))
         return messages
 
     def ask(self, request: ModelRequest) -> None:

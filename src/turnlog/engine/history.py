@@ -2,9 +2,11 @@
 
 Going out, a turn is plain text under its role. A turn of white space alone is left out, since a
 provider may refuse it, and half a character goes out as U+FFFD. Turns of one role in a row go out
-in one message, which every provider takes; a system turn between two replies goes behind them.
-Where the assistant speaks first, a note in the user's place says so: a conversation that begins
-with a reply is refused by some.
+as one text in one message: some models' templates refuse two. Where the assistant speaks first, a
+note in the user's place says so: a conversation that begins with a reply is refused by some.
+
+System turns are no part of that order. They go out ahead of the conversation, behind the agent's
+own system text; a run may have them sent as the user's text instead, or left out.
 
 Coming back, each reply of the model's is a turn: its text, also beside tool calls. An empty text
 is no turn; tool calls, their results and thinking are none either, so that what a thread holds can
@@ -18,7 +20,7 @@ from __future__ import annotations
 import datetime as dt
 import gc
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from pydantic_ai.messages import (
     MULTI_MODAL_CONTENT_TYPES,
@@ -35,13 +37,16 @@ from pydantic_ai.messages import (
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json, to_jsonable_python
 
+from turnlog.errors import InvalidTurn
 from turnlog.message import Message
-from turnlog.wire import whole_characters
+from turnlog.wire import BETWEEN, whole_characters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from turnlog.message import Scalar
+    from turnlog.message import Role, Scalar
+
+SystemTurns: TypeAlias = Literal["system", "user", "omit"]
 
 _NO_USAGE: Final = RequestUsage()  # one for all of a history: a long one has less to collect
 _CUT: Final = ("length", "content_filter")  # the reasons for which a reply ends before its end
@@ -49,8 +54,21 @@ _OPENING: Final = "(The assistant speaks first.)"
 _UNKNOWN_TIME: Final = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
-def history_of(turns: Iterable[Message]) -> list[ModelMessage]:
-    """Give turns as the engine's messages.
+def checked_system_turns(value: object, subject: str) -> SystemTurns:
+    """Return what becomes of system turns. Raise InvalidTurn for what is no such choice."""
+    if value in get_args(SystemTurns):
+        return cast("SystemTurns", value)
+    raise InvalidTurn(subject, f"system_turns is {value!r}", "use 'system', 'user' or 'omit'")
+
+
+def history_of(
+    turns: Iterable[Message], system_turns: SystemTurns = "system"
+) -> list[ModelMessage]:
+    """Return turns as pydantic-ai's messages, of which no two in a row have one role.
+
+    Args:
+        turns: the turns.
+        system_turns: what becomes of the system turns among them.
 
     Python's collector is kept away meanwhile: so many new objects would call it, which looks at all
     objects of the process and finds that these stay.
@@ -58,52 +76,45 @@ def history_of(turns: Iterable[Message]) -> list[ModelMessage]:
     collects = gc.isenabled()
     gc.disable()
     try:
-        return _history_of(turns)
+        return _history_of(turns, system_turns)
     finally:
         if collects:
             gc.enable()
 
 
-def _history_of(turns: Iterable[Message]) -> list[ModelMessage]:
+def _history_of(turns: Iterable[Message], system_turns: SystemTurns) -> list[ModelMessage]:
     history: list[ModelMessage] = []
-    parts: list[Any] = []  # of the last message
-    behind: list[Any] = []  # system turns behind a reply: they go with the next request
-    replying: bool | None = None
-    asked = False
+    texts: list[str] = []  # of the last message
+    system: list[Any] = []  # of the last request; behind a reply, of the next one
+    role: Role | None = None
+    at = _UNKNOWN_TIME
+
+    def end_message() -> None:
+        if role == "user":
+            said = UserPromptPart(BETWEEN.join(texts), timestamp=at)
+            history.append(ModelRequest([*system, said], timestamp=at))
+        elif role == "assistant":
+            said = TextPart(BETWEEN.join(texts))
+            history.append(ModelResponse([said], timestamp=at, usage=_NO_USAGE))
+
     for turn in turns:
         text = whole_characters(turn.content)
-        if not text or text.isspace():
+        if not text or text.isspace() or (turn.role == "system" and system_turns == "omit"):
             continue
-        at = turn.at or _UNKNOWN_TIME
-        if turn.role == "system" and replying:
-            behind.append(SystemPromptPart(text, timestamp=at))
+        if turn.role == "system" and system_turns == "system":
+            system.append(SystemPromptPart(text, timestamp=turn.at or _UNKNOWN_TIME))
             continue
-        if turn.role != "assistant" and replying is not False:
-            parts, behind, replying = behind, [], False
-            history.append(ModelRequest(parts, timestamp=at))
-        if turn.role == "system":
-            parts.append(SystemPromptPart(text, timestamp=at))
-        elif turn.role == "user":
-            parts.append(UserPromptPart(text, timestamp=at))
-            asked = True
-        else:
-            if not asked:
-                _open(history, parts, at)
-                asked = True
-            if not replying:
-                parts, replying = [], True
-                history.append(ModelResponse(parts, timestamp=at, usage=_NO_USAGE))
-            parts.append(TextPart(text))
-    return [*history, ModelRequest(behind)] if behind else history
-
-
-def _open(history: list[ModelMessage], parts: list[Any], at: dt.datetime) -> None:
-    """Have a history that begins with a reply begin with a note in the user's place."""
-    note = UserPromptPart(_OPENING, timestamp=at)
-    if history:
-        parts.append(note)
-    else:
-        history.append(ModelRequest([note], timestamp=at))
+        speaker: Role = "user" if turn.role == "system" else turn.role
+        if speaker != role:
+            if role is None and speaker == "assistant":
+                role, texts, at = "user", [_OPENING], turn.at or _UNKNOWN_TIME
+            end_message()
+            if role == "user":
+                system = []
+            role, texts, at = speaker, [], turn.at or _UNKNOWN_TIME
+        texts.append(text)
+    end_message()
+    return [*history, ModelRequest(system)] if system and role != "user" else history
 
 
 def request_of(content: str, at: dt.datetime) -> ModelRequest:
@@ -151,11 +162,11 @@ def without_end(response: ModelResponse) -> ModelResponse:
 
 
 def without_system(history: Sequence[ModelMessage]) -> tuple[list[ModelMessage], list[str]]:
-    """Give a history without its system texts, and these."""
+    """Return a history without its system texts, and these."""
     rest: list[ModelMessage] = []
     system: list[str] = []
     for message in history:
-        if not isinstance(message, ModelRequest):
+        if not isinstance(message, ModelRequest) or not _has_system(message):
             rest.append(message)
             continue
         system += [part.content for part in message.parts if isinstance(part, SystemPromptPart)]
@@ -164,9 +175,74 @@ def without_system(history: Sequence[ModelMessage]) -> tuple[list[ModelMessage],
     return rest, system
 
 
-def is_system(request: ModelRequest) -> bool:
-    """Say whether a request holds system texts alone, which some providers put elsewhere."""
-    return all(isinstance(part, SystemPromptPart) for part in request.parts)
+def _has_system(request: ModelRequest) -> bool:
+    return any(isinstance(part, SystemPromptPart) for part in request.parts)
+
+
+def alternating(messages: Iterable[ModelMessage]) -> list[ModelMessage]:
+    """Return messages as models with a strict template take them: no two of one role in a row.
+
+    Several prompts of the user's in one request become one: on some wires each part is a message of
+    its own. Replies without text or calls are left out, since a provider may refuse them.
+    """
+    merged: list[ModelMessage] = []
+    for message in map(_with_one_text, messages):
+        last = merged[-1] if merged else None
+        if isinstance(message, ModelRequest):
+            if isinstance(last, ModelRequest):
+                merged.pop()
+                merged.append(
+                    _with_one_prompt(replace(message, parts=[*last.parts, *message.parts]))
+                )
+            else:
+                merged.append(_with_one_prompt(message))
+        elif isinstance(last, ModelResponse) and _is_plain(last) and _is_plain(message):
+            merged[-1] = _with_one_text(replace(message, parts=[*last.parts, *message.parts]))
+        elif message.parts or message.state != "complete":
+            merged.append(message)
+    return merged
+
+
+def _with_one_text(message: ModelMessage) -> ModelMessage:
+    """Return a reply without blank texts; where it is plain text, as one text."""
+    if not isinstance(message, ModelResponse):
+        return message
+    if any(map(_is_blank, message.parts)):
+        message = replace(message, parts=[part for part in message.parts if not _is_blank(part)])
+    if len(message.parts) > 1 and _is_plain(message):
+        texts = [part.content for part in message.parts if isinstance(part, TextPart)]
+        message = replace(message, parts=[TextPart(BETWEEN.join(texts))])
+    return message
+
+
+def _is_plain(response: ModelResponse) -> bool:
+    """Return whether a reply is text alone that no provider knows by an id, as a turn's is."""
+    return response.model_name is None and all(
+        isinstance(part, TextPart) and part.id is None for part in response.parts
+    )
+
+
+def _with_one_prompt(request: ModelRequest) -> ModelRequest:
+    """Return a request in which prompts of the user's that follow each other are one."""
+    prompts = sum(isinstance(part, UserPromptPart) for part in request.parts)
+    if prompts < 2:  # noqa: PLR2004 - nothing to merge
+        return request
+    parts: list[Any] = []
+    for part in request.parts:
+        if parts and isinstance(part, UserPromptPart) and isinstance(parts[-1], UserPromptPart):
+            parts[-1] = replace(part, content=_joined(parts[-1].content, part.content))
+        else:
+            parts.append(part)
+    return replace(request, parts=parts)
+
+
+def _joined(first: str | Sequence[Any], second: str | Sequence[Any]) -> str | list[Any]:
+    """Return two prompts as one; text stays text, where there is nothing else."""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}{BETWEEN}{second}"
+    return [
+        item for each in (first, second) for item in ([each] if isinstance(each, str) else each)
+    ]
 
 
 def _is_blank(part: ModelResponsePart) -> bool:
