@@ -553,3 +553,12 @@ def test_colours_of_a_talk(root: Path) -> None:
     with talking(root) as person:
         _, shown = leave(person)
     assert "\x1b[" not in shown
+
+
+def test_a_character_split_over_two_pieces_is_written_whole(root: Path, provider: Provider) -> None:
+    """A pipe gets the characters that a gateway split, and U+FFFD for a lone half (A13)."""
+    provider.script(Reply("Great \ud83d", "\ude00 news", " \ud83d"))
+    model = MODELS["openai"]
+    done = piped(root, "chat", "s/t", "--model", model, stdin=b"Hi\n")
+    assert done == (0, "Great \U0001f600 news \ufffd\n", "")
+    assert kept(root)[1] == ("assistant", "Great \U0001f600 news \ud83d")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, SystemPromptPart
 
-from turnlog.engine.history import alternating
+from turnlog.engine.history import alternating, mended_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,9 @@ class Outgoing(AbstractCapability[Any]):
             parts += [InstructionPart(text, dynamic=True) for text in self._system]
             parameters = replace(parameters, instruction_parts=parts)
         return replace(
-            request_context, messages=alternating(messages), model_request_parameters=parameters
+            request_context,
+            messages=alternating(map(mended_message, messages)),
+            model_request_parameters=parameters,
         )
 
 

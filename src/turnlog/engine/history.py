@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import operator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
 
 from pydantic_ai.messages import (
     MULTI_MODAL_CONTENT_TYPES,
@@ -32,6 +33,7 @@ from pydantic_ai.messages import (
     TextPart,
     ThinkingPart,
     ToolCallPart,
+    ToolReturnPart,
     UserPromptPart,
 )
 from pydantic_ai.usage import RequestUsage
@@ -44,9 +46,13 @@ from turnlog.wire import BETWEEN, whole_characters
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from pydantic_ai.messages import ModelRequestPart
+
     from turnlog.message import Role, Scalar
 
 SystemTurns: TypeAlias = Literal["system", "user", "omit"]
+
+_Part = TypeVar("_Part", bound="ModelResponsePart | ModelRequestPart")
 
 _NO_USAGE: Final = RequestUsage()  # one for all of a history: a long one has less to collect
 _CUT: Final = ("length", "content_filter")  # the reasons for which a reply ends before its end
@@ -249,11 +255,24 @@ def _is_blank(part: ModelResponsePart) -> bool:
     return isinstance(part, TextPart) and (not part.content or part.content.isspace())
 
 
-def _mended_part(part: ModelResponsePart) -> ModelResponsePart:
-    """Give a part of a reply without half characters."""
-    if isinstance(part, TextPart | ThinkingPart):
-        return replace(part, content=whole_characters(part.content))
-    return replace(part, args=mended(part.args)) if isinstance(part, ToolCallPart) else part
+def _mended_part(part: _Part) -> _Part:
+    """Return a part of a message without half characters; itself, where it has none."""
+    if isinstance(part, ToolCallPart):
+        return replace(part, args=mended(part.args))
+    if isinstance(part, ToolReturnPart):
+        return replace(part, content=mended(part.content))
+    if isinstance(part, TextPart | ThinkingPart | UserPromptPart):
+        content = mended(part.content)
+        return part if content is part.content else replace(part, content=content)
+    return part
+
+
+def mended_message(message: ModelMessage) -> ModelMessage:
+    """Return a message without half characters, which no provider takes."""
+    parts: list[Any] = [_mended_part(part) for part in message.parts]
+    if all(map(operator.is_, parts, message.parts)):
+        return message
+    return replace(message, parts=parts)
 
 
 def mended(value: Any) -> Any:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, Required, TypeAlias, TypedDict
 
 from turnlog.errors import InvalidTurn
+from turnlog.wire import whole_characters
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
@@ -67,8 +68,9 @@ class Listener:
     """Tells a run's caller what happens.
 
     Args:
-        on_text: each gets each piece of the assistant's text as it comes, one after another. What
-            one raises ends the run.
+        on_text: each gets each piece of the assistant's text as it comes, one after another. A
+            piece holds whole characters only: half a character waits for its other half, and is
+            U+FFFD where none comes. What one raises ends the run.
         on_tool_call: gets a ToolEvent when a tool starts and when it ends. What it raises is
             ignored.
         on_reply: is awaited whenever a reply of the model's is complete.
@@ -89,6 +91,7 @@ class Listener:
                 raise InvalidTurn("run", f"{each!r} is not a function", "give on_text= a function")
         self._on_tool_call = on_tool_call
         self._on_reply = on_reply
+        self._half = ""  # of a character, whose other half is to come
         self.raised: BaseException | None = None  # by on_text: it is not the model's failure
 
     @property
@@ -103,9 +106,14 @@ class Listener:
 
     async def text(self, delta: str) -> None:
         """Give a piece of text to the caller."""
+        text = self._half + delta
+        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        await self._tell(whole_characters(text.removesuffix(self._half)))
+
+    async def _tell(self, text: str) -> None:
         try:
-            for each in self._on_text if delta else ():
-                await _awaited(each(delta))
+            for each in self._on_text if text else ():
+                await _awaited(each(text))
         except BaseException as error:
             self.raised = error
             raise
@@ -117,7 +125,9 @@ class Listener:
                 await _awaited(self._on_tool_call(event))
 
     async def replied(self) -> None:
-        """Say that a reply is complete."""
+        """Say that a reply is complete: what waits for its other half waits in vain."""
+        half, self._half = self._half, ""
+        await self._tell(whole_characters(half))
         if self._on_reply is not None:
             await self._on_reply()
 
