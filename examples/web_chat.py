@@ -6,8 +6,9 @@
     curl -H 'X-User: ada' http://127.0.0.1:8000/chat     # what was said
 
 POST sends server-sent events: `text` with a piece of the reply, then `end`, or `error` where it
-failed. A client that goes away (Ctrl-C in curl) stops the reply; what it had said is kept. Any
-number of workers may serve the same memory: `uvicorn --workers 4 ...`.
+failed. A client that goes away (Ctrl-C in curl) stops the reply; what it had said is kept. So is
+what was said when the server is told to end: give it a limit, `--timeout-graceful-shutdown 5`, else
+it waits for the replies. Any number of workers may serve the same memory: `uvicorn --workers 4 ...`.
 
 TURNLOG_MODEL says which model to ask, such as claude-haiku-4-5-20251001, with its key in
 ANTHROPIC_API_KEY. Unless it is set, "offline" answers, which is no language model: it follows a few
@@ -19,6 +20,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Body, Depends, FastAPI, Header, Request
@@ -27,14 +29,23 @@ from fastapi.responses import JSONResponse, StreamingResponse
 import turnlog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
 BOT = turnlog.Agent(
     name="web-chat",
     system="You are a support agent on a web page. Be brief.",
     model=os.environ.get("TURNLOG_MODEL", "offline"),
 )
-app = FastAPI(title="Web chat")
+
+
+@asynccontextmanager
+async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+    """Let no worker end before what was said in its last requests is written."""
+    yield
+    await turnlog.astop_runs()
+
+
+app = FastAPI(title="Web chat", lifespan=lifespan)
 
 
 async def thread_of_user(x_user: Annotated[str, Header()]) -> turnlog.MemoryThread:

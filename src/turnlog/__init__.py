@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from turnlog.engine.chat import ChatOptions, achat, chat
     from turnlog.engine.listener import ToolEvent
     from turnlog.engine.result import Result
+    from turnlog.engine.stopping import astop_runs, stop_runs
     from turnlog.engine.stream import BlockingTextStream, TextStream
     from turnlog.engine.tools import Tool, tool
 
@@ -76,9 +77,11 @@ _OF_AGENTS: Final = {
     "ToolEvent": "turnlog.engine.listener",
     "achat": "turnlog.engine.chat",
     "arun": "turnlog.agents.run",
+    "astop_runs": "turnlog.engine.stopping",
     "astream": "turnlog.agents.run",
     "chat": "turnlog.engine.chat",
     "run": "turnlog.agents.run",
+    "stop_runs": "turnlog.engine.stopping",
     "stream": "turnlog.agents.run",
     "tool": "turnlog.engine.tools",
 }
@@ -135,12 +138,14 @@ __all__ = [
     "achat",
     "aopen",
     "arun",
+    "astop_runs",
     "astream",
     "chat",
     "default_memory",
     "open",
     "run",
     "sandbox",
+    "stop_runs",
     "stream",
     "tool",
 ]

@@ -1,4 +1,4 @@
-"""A gateway may split a character over two pieces of a stream: each piece given holds whole ones."""
+"""A gateway may split a character over two pieces of a stream: those given hold whole ones."""
 
 from __future__ import annotations
 

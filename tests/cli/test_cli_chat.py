@@ -199,18 +199,26 @@ def test_a_run_that_fails_does_not_end_a_pipe(root: Path, provider: Provider) ->
     ]
 
 
-def test_ctrl_c_ends_a_pipe_and_keeps_the_reply(root: Path, provider: Provider) -> None:
-    """SIGINT in the middle of a reply keeps what was said and ends the command: 130 (R23)."""
+both_signals = pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+
+
+@both_signals
+def test_a_signal_ends_a_pipe_and_keeps_the_reply(
+    root: Path, provider: Provider, number: int, status: int
+) -> None:
+    """SIGINT or SIGTERM in a reply keeps what was said and ends the command (R23, A18)."""
     provider.script(Reply("It is ", Gate(), "paid."))
     with in_pipes(root, MODELS["anthropic"]) as process:
         say(process, "Is it paid?")
         hear(process, "It is ")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         assert process.communicate(timeout=60) == (
             b"\n",
             b"stopped; the reply is kept up to here\n",
         )
-        assert process.returncode == 130
+        assert process.returncode == status
     provider.disconnected.expect()
     assert kept(root) == [("user", "Is it paid?"), ("assistant", "It is ...")]
 
@@ -414,13 +422,17 @@ def test_a_reply_that_cannot_be_kept_ends_the_chat(root: Path, provider: Provide
     assert len(kept(root)) == 10_000
 
 
-def test_a_stopped_reply_that_cannot_be_kept_ends_the_chat(root: Path, provider: Provider) -> None:
-    """Where what was said before Ctrl-C cannot be kept, that is not passed over (R23)."""
+@both_signals
+def test_a_stopped_reply_that_cannot_be_kept_ends_the_chat(
+    root: Path, provider: Provider, number: int, status: int
+) -> None:
+    """Where what was said before a signal cannot be kept, that is not passed over (R23, A18)."""
+    del status
     provider.script(Reply("It is ", Gate(), "paid."))
     with in_pipes(root, MODELS["anthropic"], full(root)) as process:
         say(process, "Is it paid?")
         hear(process, "It is ")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, b"\n"), err
     assert err.startswith(b"Error: thread 't' in namespace 's': the run's 2 turns could not be")

@@ -256,9 +256,10 @@ def test_the_bot_talks_on_a_console() -> None:
 
 
 @contextmanager
-def serving_chat() -> Generator[int]:
+def serving_chat(*options: str, workers: int = 1) -> Generator[int]:
     """Run the web chat in a process of its own; give its port, and end it as a system would."""
-    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0"]
+    options = (*options, "--workers", str(workers))
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", *options]
     with subprocess.Popen(
         [*command, "web_chat:app"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     ) as server:
@@ -267,7 +268,9 @@ def serving_chat() -> Generator[int]:
             lines: list[str] = []
             for line in server.stderr:
                 lines.append(line)
-                if listening := re.search(r"running on http://[\w.]+:(\d+)", line):
+                listening = re.search(r"running on http://[\w.]+:(\d+)", "".join(lines))
+                ready = sum("startup complete" in each for each in lines) == workers
+                if listening and ready:
                     yield int(listening[1])
                     break
             else:
@@ -275,7 +278,7 @@ def serving_chat() -> Generator[int]:
         finally:
             server.send_signal(signal.SIGTERM)  # it waits for the requests that are under way
             _, errors = server.communicate(timeout=60)
-    assert "Traceback" not in errors
+    assert "Traceback" not in errors or "timeout graceful shutdown exceeded" in errors
 
 
 def ask(
@@ -339,3 +342,21 @@ def test_a_client_that_goes_away_stops_the_reply(
     assert said("ada", "web-chat") == [("user", "When?"), ("assistant", "It will ")]
     assert is_interrupted("ada", "web-chat")
     assert said("eve", "web-chat") == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_web_chat_that_is_told_to_end_keeps_what_was_said(
+    workers: int, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM while a reply streams, with a limit of a second: input and text are kept (A18)."""
+    monkeypatch.setenv("TURNLOG_MODEL", GPT)
+    gate = Gate()
+    provider.script(Reply("It will ", gate, "never come."))
+    with serving_chat("--timeout-graceful-shutdown", "1", workers=workers) as port:
+        connection, response = ask(port, "ada", "When?")
+        assert response.readline() + response.readline() == b'event: text\ndata: "It will "\n'
+        gate.reached.expect()
+    response.close()
+    connection.close()
+    assert said("ada", "web-chat") == [("user", "When?"), ("assistant", "It will ")]
+    assert is_interrupted("ada", "web-chat")

@@ -41,6 +41,7 @@ from turnlog.engine.listener import Listener, OnText, OnToolCall
 from turnlog.engine.options import refuse_unknown
 from turnlog.engine.result import Output, Result
 from turnlog.engine.shield import is_cancellation
+from turnlog.engine.stopping import under_way
 from turnlog.errors import CapabilityDenied, InvalidTurn, RunFailed, WritebackFailed
 from turnlog.thread import MemoryThread
 
@@ -134,7 +135,9 @@ async def perform(
         WritebackFailed: what was said could not be written back.
         InvalidTurn, CapabilityDenied, ReadOnly, Closed: before anything was done.
     """
-    return await _Run(speaker, content, options, give).perform()
+    run = _Run(speaker, content, options, give)
+    with under_way():
+        return await run.perform()
 
 
 def _checked_thread(memory: object, name: str) -> MemoryThread | None:

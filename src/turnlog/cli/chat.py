@@ -155,6 +155,7 @@ class _Talk:
         Raises:
             StoreError: the thread could not be read or written.
             KeyboardInterrupt: Ctrl-C, where there is no person to go on with.
+            SystemExit: a signal that ends the program; what was said is written by then.
         """
         before = len(self._thread)
         try:
@@ -163,11 +164,11 @@ class _Talk:
             note(f"Error: {error.what}; {error.hint}")
             self._aside(_kept(error.written))
             return False
-        except KeyboardInterrupt as stop:
+        except (KeyboardInterrupt, SystemExit) as stop:
             if isinstance(stop.__cause__, WritebackFailed):
                 raise stop.__cause__ from None
             self._aside(f"stopped; {_kept(self._thread.messages()[before:])}")
-            if not self.person:
+            if isinstance(stop, SystemExit) or not self.person:
                 raise
             return False
         turns = self._thread.messages()[before:]

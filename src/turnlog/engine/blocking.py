@@ -6,6 +6,7 @@ the thread ends.
 
 Ctrl-C cancels what runs, waits for it to end, and then raises KeyboardInterrupt: what was said by
 then is written back. Pressed again it does no more; pressed again and again, it leaves at once.
+SIGTERM and SIGHUP, which end a program, do the same and then raise SystemExit.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 _Returned = TypeVar("_Returned")
 
 _MOST_PRESSES: Final = 3  # that wait; the next one leaves
+_ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP)
+# What stops a program, and Python's own way with it. Ctrl-C is given back last.
+_DEFAULTS: Final[dict[int, Any]] = {
+    **dict.fromkeys(_ENDINGS, signal.SIG_DFL),
+    signal.SIGINT: signal.default_int_handler,
+}
 
 
 class _Loop:
@@ -71,6 +78,7 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, _Returned]], instead: st
     Raises:
         RunningLoop: this thread runs an event loop.
         KeyboardInterrupt: Ctrl-C, after the function has come to its end.
+        SystemExit: SIGTERM or SIGHUP, likewise.
     """
     refuse_in_loop(instead)
     return run_in(_loops.runner(), work)
@@ -78,7 +86,7 @@ def run_blocking(work: Callable[[], Coroutine[Any, Any, _Returned]], instead: st
 
 def run_in(runner: asyncio.Runner, work: Callable[[], Coroutine[Any, Any, _Returned]]) -> _Returned:
     """Run an async function to its end in a loop. Raises as `run_blocking` does."""
-    with _CtrlC(runner.get_loop()) as pressed:
+    with _Signals(runner.get_loop()) as pressed:
         try:
             return runner.run(pressed.cancelling(work()), context=contextvars.copy_context())
         except BaseException:
@@ -86,46 +94,55 @@ def run_in(runner: asyncio.Runner, work: Callable[[], Coroutine[Any, Any, _Retur
             raise
 
 
-class _CtrlC:
-    """Takes SIGINT's place while a loop runs, where it is Python's own that would be called.
+class _Signals:
+    """Takes the place of the signals that stop a program, where Python's own way would be taken.
 
-    That one raises wherever the main thread happens to be: in the middle of a writeback too. A
-    handler of somebody else's is left alone, and raises if it does.
+    That one ends the program, or raises wherever the main thread happens to be: in the middle of a
+    writeback too. A handler of the program's own is left alone, and raises if it does.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.times = 0
+        self._ending = 0  # the signal that is to end the program
         self._loop = loop
-        self._taken = False
+        self._taken: dict[int, Any] = {}
         self._task: asyncio.Task[Any] | None = None
 
     def __enter__(self) -> Self:
-        main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            with suppress(ValueError):  # a subinterpreter has no signals
-                # Not the loop's own way, which has a handler that does nothing in between: a
-                # Ctrl-C that came just then would be lost.
-                signal.signal(signal.SIGINT, self._press)
-                self._taken = True
+        # Not the loop's own way, which has a handler that does nothing in between: a signal that
+        # came just then would be lost.
+        for number, default in _DEFAULTS.items() if _in_main_thread() else ():
+            handler = signal.getsignal(number)
+            if handler is default or handler is _leave:
+                with suppress(ValueError):  # a subinterpreter has no signals
+                    signal.signal(number, self._press)
+                    self._taken[number] = handler
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Give it back, and raise what was pressed, whatever else has ended the work."""
-        if self._taken:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        """Give them back, and raise for what came, whatever else has ended the work."""
+        for number, handler in self._taken.items():
+            signal.signal(number, handler)
+        lost = error if isinstance(error, WritebackFailed) else None
+        if self._ending:
+            raise exit_of(self._ending, lost) from lost
         if self.times:
-            raise KeyboardInterrupt from error if isinstance(error, WritebackFailed) else None
+            raise KeyboardInterrupt from lost
 
     def _press(self, number: int, frame: FrameType | None) -> None:
         self.times += 1
+        if number != signal.SIGINT:
+            self._ending = number
         if self.times > _MOST_PRESSES:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.default_int_handler(number, frame)
+            signal.signal(number, _DEFAULTS[number])
+            if number == signal.SIGINT:
+                signal.default_int_handler(number, frame)
+            signal.raise_signal(number)
         if self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
 
     async def cancelling(self, work: Coroutine[Any, Any, _Returned]) -> _Returned:
-        """Await what is to be cancelled by Ctrl-C."""
+        """Await what a signal is to cancel."""
         self._task = asyncio.current_task()
         if self.times and self._task is not None:  # before it had begun
             self._task.cancel()
@@ -151,6 +168,45 @@ class _CtrlC:
             runner.run(asyncio.sleep(0))
 
 
+# ---- signals that end the program, between the pieces of a stream ----
+
+_begun: Final[set[int]] = set()  # the streams that have begun and not ended, by their ids
+
+
+def stream_began(stream: object) -> None:
+    """Have a signal that ends the program raise SystemExit, until the stream has ended."""
+    _begun.add(id(stream))
+    for number in _ENDINGS if _in_main_thread() else ():
+        if signal.getsignal(number) is signal.SIG_DFL:
+            with suppress(ValueError):  # a subinterpreter has no signals
+                signal.signal(number, _leave)
+
+
+def stream_ended(stream: object) -> None:
+    """Give the signals back, where no other stream is under way."""
+    _begun.discard(id(stream))
+    for number in _ENDINGS if _in_main_thread() and not _begun else ():
+        if signal.getsignal(number) is _leave:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def exit_of(number: int, lost: WritebackFailed | None) -> SystemExit:
+    """Return what ends the program for a signal; Python prints what it says was lost."""
+    return SystemExit(128 + number if lost is None else str(lost))
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    del frame
+    if _begun:
+        raise exit_of(number, None)
+    signal.signal(number, signal.SIG_DFL)  # the last one ended in another OS thread
+    signal.raise_signal(number)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 def refuse_in_loop(instead: str) -> None:
     """Raise RunningLoop where this thread runs an event loop; say what to await instead."""
     try:
@@ -166,6 +222,12 @@ def _after_fork() -> None:
     """In a forked child: leave the parent's loop alone, whose selector is the parent's too."""
     _of_parent.append(_loops.loop)
     _loops.close()
+    _begun.clear()
+    for number, default in _DEFAULTS.items():
+        handler = signal.getsignal(number)
+        if handler is _leave or isinstance(getattr(handler, "__self__", None), _Signals):
+            with suppress(ValueError):  # a subinterpreter has no signals
+                signal.signal(number, default)
 
 
 if hasattr(os, "register_at_fork"):

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from weakref import WeakSet
 
-from turnlog.engine.blocking import refuse_in_loop, run_in
+from turnlog.engine.blocking import refuse_in_loop, run_in, stream_began, stream_ended
 from turnlog.engine.result import Output, Result
 from turnlog.engine.shield import cancel, ended
 from turnlog.errors import RunningLoop, WritebackFailed
@@ -224,7 +224,7 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
             except StopAsyncIteration:
                 self._end()
                 raise StopIteration from None
-            except KeyboardInterrupt as error:
+            except (KeyboardInterrupt, SystemExit) as error:
                 if error.__cause__ is None:  # it may have come with a piece, and broken off nothing
                     with _lost_to(error):
                         self._close()
@@ -267,13 +267,17 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
         if self._runner is None:
             self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
             _open.add(self)
+            stream_began(self)
         return run_in(self._runner, work)
 
     def _end(self) -> None:
         """Close the loop, and with it the connections."""
         runner, self._runner = self._runner, None
         if runner is not None:
-            runner.close()
+            try:
+                runner.close()
+            finally:
+                stream_ended(self)
 
     def __enter__(self) -> Self:
         """Give the stream itself."""
@@ -316,12 +320,14 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
 
 @contextmanager
 def _lost_to(error: BaseException | None) -> Generator[None]:
-    """Where it is Ctrl-C that a writeback in the block fails after, keep it Ctrl-C."""
+    """Where a writeback in the block fails after Ctrl-C or the program's end, keep it that."""
     try:
         yield
     except WritebackFailed as lost:
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt from lost
+        if isinstance(error, SystemExit):
+            raise SystemExit(str(lost)) from lost
         raise
 
 
@@ -329,7 +335,8 @@ _of_parent: Final[list[object]] = []
 _open: Final[WeakSet[BlockingTextStream[Any]]] = WeakSet()
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """End the runs of all plain streams that nobody is reading just now. Blocks."""
     for stream in list(_open):
         try:
             stream.close_at_exit()
@@ -344,4 +351,4 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_close_all)
+atexit.register(close_all)
