@@ -8,7 +8,8 @@
 POST sends server-sent events: `text` with a piece of the reply, then `end`, or `error` where it
 failed. A client that goes away (Ctrl-C in curl) stops the reply; what it had said is kept. So is
 what was said when the server is told to end: give it a limit, `--timeout-graceful-shutdown 5`, else
-it waits for the replies. Any number of workers may serve the same memory: `uvicorn --workers 4 ...`.
+it waits for the replies. Any number of workers may serve the same memory:
+`uvicorn --workers 4 ...`.
 
 TURNLOG_MODEL says which model to ask, such as claude-haiku-4-5-20251001, with its key in
 ANTHROPIC_API_KEY. Unless it is set, "offline" answers, which is no language model: it follows a few

@@ -31,10 +31,11 @@ _Returned = TypeVar("_Returned")
 
 _MOST_PRESSES: Final = 3  # that wait; the next one leaves
 _ENDINGS: Final = (signal.SIGTERM, signal.SIGHUP)
-# What stops a program, and Python's own way with it. Ctrl-C is given back last.
+# What stops a program, and Python's own way with it. Ctrl-C comes first, since its way raises: it
+# must not come between the others.
 _DEFAULTS: Final[dict[int, Any]] = {
-    **dict.fromkeys(_ENDINGS, signal.SIG_DFL),
     signal.SIGINT: signal.default_int_handler,
+    **dict.fromkeys(_ENDINGS, signal.SIG_DFL),
 }
 
 
@@ -109,20 +110,36 @@ class _Signals:
         self._task: asyncio.Task[Any] | None = None
 
     def __enter__(self) -> Self:
+        if _in_main_thread():
+            try:
+                self._take()
+            except BaseException:  # by a handler of the program's own
+                self._give_back()
+                raise
+        return self
+
+    def _take(self) -> None:
         # Not the loop's own way, which has a handler that does nothing in between: a signal that
         # came just then would be lost.
-        for number, default in _DEFAULTS.items() if _in_main_thread() else ():
+        for number, default in _DEFAULTS.items():
             handler = signal.getsignal(number)
             if handler is default or handler is _leave:
+                self._taken[number] = handler
                 with suppress(ValueError):  # a subinterpreter has no signals
                     signal.signal(number, self._press)
-                    self._taken[number] = handler
-        return self
+
+    def _give_back(self) -> None:
+        for number, handler in reversed(self._taken.items()):
+            with suppress(ValueError):
+                signal.signal(number, handler)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Give them back, and raise for what came, whatever else has ended the work."""
-        for number, handler in self._taken.items():
-            signal.signal(number, handler)
+        try:
+            self._give_back()
+        except BaseException:
+            self._give_back()
+            raise
         lost = error if isinstance(error, WritebackFailed) else None
         if self._ending:
             raise exit_of(self._ending, lost) from lost
