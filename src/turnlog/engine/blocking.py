@@ -19,6 +19,7 @@ import signal
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from weakref import WeakSet
 
 from turnlog.errors import RunningLoop, WritebackFailed
 from turnlog.interrupts import LOOK
@@ -187,12 +188,13 @@ class _Signals:
 
 # ---- signals that end the program, between the pieces of a stream ----
 
-_begun: Final[set[int]] = set()  # the streams that have begun and not ended, by their ids
+# The streams that have begun and not ended. Weakly: a signal may come where one is just ending.
+_begun: Final[WeakSet[object]] = WeakSet()
 
 
 def stream_began(stream: object) -> None:
     """Have a signal that ends the program raise SystemExit, until the stream has ended."""
-    _begun.add(id(stream))
+    _begun.add(stream)
     for number in _ENDINGS if _in_main_thread() else ():
         if signal.getsignal(number) is signal.SIG_DFL:
             with suppress(ValueError):  # a subinterpreter has no signals
@@ -201,7 +203,7 @@ def stream_began(stream: object) -> None:
 
 def stream_ended(stream: object) -> None:
     """Give the signals back, where no other stream is under way."""
-    _begun.discard(id(stream))
+    _begun.discard(stream)
     for number in _ENDINGS if _in_main_thread() and not _begun else ():
         if signal.getsignal(number) is _leave:
             signal.signal(number, signal.SIG_DFL)
@@ -216,7 +218,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
     del frame
     if _begun:
         raise exit_of(number, None)
-    signal.signal(number, signal.SIG_DFL)  # the last one ended in another OS thread
+    signal.signal(number, signal.SIG_DFL)  # the last one did not end in the main thread
     signal.raise_signal(number)
 
 
