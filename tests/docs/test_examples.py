@@ -230,7 +230,7 @@ def test_a_message_is_not_lost_when_the_provider_fails(bot: Any, provider: Provi
         ("user", "Hello?"),
         ("assistant", "You have two invoices."),
     ]
-    assert turns(provider.requests[1])[1:] == [("user", "How many?"), ("user", "Hello?")]
+    assert turns(provider.requests[1])[1:] == [("user", "How many?\n\nHello?")]
 
 
 def test_the_bot_talks_on_a_console() -> None:
