@@ -78,7 +78,8 @@ $(READY_TEST): $(READY)
 	@echo 'Installing what the tests need ...'
 	@$(PIP) install --group test
 	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
-	for tool in strace:strace mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs openssl:openssl; do \
+	for tool in strace:strace mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs openssl:openssl \
+		pgbouncer:pgbouncer; do \
 		command -v "$${tool%:*}" >/dev/null || missing="$$missing $${tool#*:}"; \
 	done; \
 	[ -z "$$missing" ] || { $(call debian,$$missing); } || \

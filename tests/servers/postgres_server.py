@@ -76,7 +76,7 @@ class PostgresServer(Server):
             settings: more of PostgreSQL's settings, by their names.
         """
         self.version: Final = version
-        self._user: Final = _unprivileged()
+        self._user: Final = unprivileged()
         self._made: Final = folder is None
         self.folder: Final = folder or new_folder("postgres")
         if self._user.user is not None and not all_enter(self.folder.parent):
@@ -316,7 +316,7 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def _unprivileged() -> User:
+def unprivileged() -> User:
     """Give who runs a server: whoever we are, if that is not root."""
     if os.geteuid() != 0:
         return User()
