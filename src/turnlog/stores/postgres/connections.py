@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-import sys
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -24,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import psycopg
 from psycopg import Connection, Cursor, OperationalError, errors
 from psycopg.pq import TransactionStatus
-from psycopg.types.numeric import Int8BinaryDumper
 from psycopg_pool import ConnectionPool, PoolTimeout
+
+from turnlog.stores.postgres import sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -54,34 +54,8 @@ _SHORTEST_NAP: Final = 0.02
 _LONGEST_NAP: Final = 1.0
 _POOL_WAIT: Final = 1.0
 _FIRST_PATIENCE: Final = 5.0
-_MOST_MILLISECONDS: Final = 2**31 - 1  # of a setting of the server
+_POOLER_PATIENCE: Final = 2.0  # for another session of a pooler
 _SHORTEST_TIMEOUT, _LONGEST_TIMEOUT = 2, 5  # for each host's answer; libpq knows no shorter one
-
-# A row's lock is waited for longer than a commit takes, and no longer. A client that stands still
-# in the middle of a transaction is cut off, and so is one whose machine is gone: its turn locks are
-# free then. What was acknowledged is on the server's disk, whatever its default is. What is
-# prepared is planned once: see `statements`.
-_SETTINGS: Final = """
-    SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    SET default_transaction_read_only = {mode};
-    SET lock_timeout = '100ms';
-    SET idle_in_transaction_session_timeout = {milliseconds};
-    SET tcp_keepalives_idle = 10;
-    SET tcp_keepalives_interval = 5;
-    SET tcp_keepalives_count = 3;
-    SET tcp_user_timeout = 30000;
-    SELECT set_config('synchronous_commit', 'on', false)
-    WHERE current_setting('synchronous_commit') = 'off';
-    SELECT set_config(name, value, false) FROM (VALUES
-        ('idle_session_timeout', '0'), ('plan_cache_mode', 'force_generic_plan'),
-        ('enable_seqscan', 'off'), ('jit', 'off')
-    ) AS setting (name, value) WHERE current_setting(name, true) IS NOT NULL;
-    SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid();
-"""
-_END_SESSION: Final = """
-    SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
-    WHERE pid = %s AND backend_start = %s
-"""
 
 _IN_THE_WAY: Final = (
     Lost,
@@ -157,6 +131,7 @@ class Connections:
         self._parameters: dict[str, Any] = {
             "connect_timeout": timeout,
             **location.parameters,
+            "client_encoding": "UTF8",  # else PGCLIENTENCODING, which libpq may not know
             "autocommit": True,
         }
         self._read_only = read_only
@@ -164,6 +139,7 @@ class Connections:
         self._pool: ConnectionPool[Bounded] | None = None
         self._connected = False  # ever
         self._lost: list[tuple[Any, ...]] = []  # sessions
+        self._pooler_checked = False
 
     def run(self, work: Callable[[Bounded], _Result]) -> _Result:
         """Do work on a connection; do it again where that is lost, or another one was in the way.
@@ -210,16 +186,29 @@ class Connections:
 
     def _prepare(self, connection: Bounded) -> None:
         connection.patience = self.patience / 2  # what is lost is to be tried once more
-        connection.prepare_threshold = sys.maxsize  # only what is meant to be; None is nothing
-        connection.adapters.register_dumper(int, Int8BinaryDumper)  # else a plan for each size
-        mode = "ON" if self._read_only else "OFF"
-        milliseconds = round(min(self.patience * 1000, _MOST_MILLISECONDS))
-        settings = _SETTINGS.format(mode=mode, milliseconds=milliseconds)
-        cursor = connection.execute(settings.encode())
-        while cursor.nextset():
-            pass
-        connection.session = cursor.fetchone() or ()
+        sessions.check_encoding(connection)
+        if not self._pooler_checked and sessions.is_pooled(connection):
+            self._check_pooler(connection)
+        connection.session = sessions.set_up(
+            connection, read_only=self._read_only, patience=self.patience
+        )
         self._connected = True
+
+    def _check_pooler(self, connection: Bounded) -> None:
+        def other() -> Bounded:
+            made = Bounded.connect(**self._parameters)
+            made.patience = min(_POOLER_PATIENCE, self.patience / 2)
+            return made
+
+        try:
+            sessions.check_not_shared(connection, other)
+        except sessions.Unfit:
+            raise
+        except psycopg.Error:
+            if connection.closed:
+                raise
+            return  # it has no other session to give just now: the next connection finds out
+        self._pooler_checked = True
 
     @contextmanager
     def _borrowed(self, deadline: float) -> Generator[Bounded]:
@@ -240,6 +229,8 @@ class Connections:
             if isinstance(error, errors.ReadOnlySqlTransaction) and not self._read_only:
                 connection.close()  # a primary that is one no more
                 pool.drain()
+            if isinstance(error, errors.InvalidSqlStatementName):  # which another session has
+                raise sessions.shared_session() from error
             raise
         except BaseException:
             connection.close()  # in whatever state it was
@@ -251,6 +242,7 @@ class Connections:
 
     def lost(self, connection: Bounded) -> None:
         """Have the session of a lost connection ended, as soon as there is another one."""
+        self._pooler_checked = False  # it may come back as another one
         if connection.session:
             self._lost.append(connection.session)
 
@@ -261,7 +253,7 @@ class Connections:
             except IndexError:  # asked first, another OS thread might take it in between
                 return
             try:
-                connection.execute(_END_SESSION, session)
+                sessions.end(connection, session)
             except psycopg.Error:
                 if connection.closed:
                     self._lost.append(session)
@@ -288,6 +280,8 @@ class Connections:
         """Tell whether it may be otherwise on another connection, or a little later."""
         if isinstance(error, _IN_THE_WAY):
             return True
+        if isinstance(error, sessions.Unfit):
+            return False
         if isinstance(error, errors.ReadOnlySqlTransaction):
             return not self._read_only
         if error.sqlstate is not None or not isinstance(error, OperationalError):

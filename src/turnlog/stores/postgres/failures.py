@@ -9,6 +9,7 @@ from psycopg import errors
 from psycopg_pool import PoolTimeout
 
 from turnlog.errors import LockTimeout, NotWritten, StoreError
+from turnlog.stores.postgres.sessions import Unfit
 
 _Error = TypeVar("_Error", bound=StoreError)
 
@@ -20,10 +21,14 @@ _HINTS: Final[dict[type[psycopg.Error], str]] = {
     "use Memory(..., read_only=True)",
     errors.TooManyConnections: "raise max_connections on the server, or lower it in the URL",
     PoolTimeout: "raise max_connections in the URL: all of the store's are in use",
-    errors.QueryCanceled: "raise statement_timeout for this role, and try again",
+    errors.QueryCanceled: "an administrator has cancelled it: try again",
     errors.ProgramLimitExceeded: "the turn is too large for PostgreSQL; divide it",
 }
 
+_ROWS_HIDDEN: Final = (
+    "give the role BYPASSRLS, or keep each tenant's threads in tables of its own (schema= or "
+    "table_prefix= in the URL): a thread with hidden turns is not what was said"
+)
 # By what the server says permission is denied for: it is asked for where the tables are missing.
 _CREATE_HINTS: Final = {
     "for schema": "grant the role USAGE and CREATE on the schema, or have a role that has them "
@@ -43,11 +48,13 @@ def failure(kind: type[_Error], subject: object, doing: str, error: psycopg.Erro
         error: the server's error, or libpq's.
     """
     words = " ".join(str(error).split()) or type(error).__name__
-    hint = _HINTS.get(type(error))
+    hint = error.hint if isinstance(error, Unfit) else _HINTS.get(type(error))
     if isinstance(error, errors.InsufficientPrivilege):
         hint = next((more for what, more in _CREATE_HINTS.items() if what in words), hint)
     if "connection slots" in words or "too many" in words:  # while connecting there is no code
         hint = _HINTS[errors.TooManyConnections]
+    if "row-level security" in words:
+        hint = _ROWS_HIDDEN
     if hint is None and error.sqlstate is None:
         hint = "see that the server runs and can be reached, and try again"
     return kind(subject, f"{doing}: {words}", hint or "see the server's log for more")

@@ -88,13 +88,12 @@ def bring_up_to_date(connection: Connection[Any], location: Location) -> None:
     """Make the tables, or take them through the steps that they lack. Several may do so at once.
 
     Raises:
-        StoreError: they are of a newer turnlog, or the database's encoding is not UTF-8.
+        StoreError: they are of a newer turnlog.
     """
     if version(connection, location) == len(STEPS):
         return  # also for a role that may not make tables
     with connection.transaction():
         connection.execute(_LOCK)
-        _check_encoding(connection, location)
         if not _has_schema(connection, location):
             connection.execute(sql(location, "CREATE SCHEMA IF NOT EXISTS $schema"))
         connection.execute(sql(location, _VERSION))
@@ -114,13 +113,3 @@ def bring_up_to_date(connection: Connection[Any], location: Location) -> None:
 def _has_schema(connection: Connection[Any], location: Location) -> bool:
     query = "SELECT FROM pg_namespace WHERE nspname = %s"
     return connection.execute(query, (location.schema,)).fetchone() is not None
-
-
-def _check_encoding(connection: Connection[Any], location: Location) -> None:
-    row = connection.execute("SHOW server_encoding").fetchone()
-    if row != ("UTF8",):
-        raise StoreError(
-            location,
-            f"its encoding is {row[0] if row else 'unknown'}, which cannot hold every text",
-            "make the database with ENCODING 'UTF8'",
-        )
