@@ -26,7 +26,7 @@ from turnlog.stores.nats.loops import end_all
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from nats.aio.client import Srv
     from nats.aio.msg import Msg
@@ -58,6 +58,9 @@ class Connection:
 
     Args:
         location: where the servers are.
+        events: subjects at which the servers tell of what happened.
+        heard: called for each of those messages, and whenever it is connected: some may have been
+            missed before.
 
     Attributes:
         trouble: what went wrong last.
@@ -66,9 +69,16 @@ class Connection:
         lost: called whenever the connection is lost.
     """
 
-    def __init__(self, location: Location) -> None:
+    def __init__(
+        self,
+        location: Location,
+        events: Collection[str] = (),
+        heard: Callable[[], object] | None = None,
+    ) -> None:
         """Begin without a connection."""
         self._location = location
+        self._events = events
+        self._heard = heard
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
         self._up = asyncio.Event()
@@ -202,6 +212,8 @@ class Connection:
             self._check_connected(connecting, barred, deadline)
             self._inbox = client.new_inbox()
             await subscribe(client, f"{self._inbox}.*", self._answered)
+            for event in self._events:
+                await subscribe(client, event, self._hear)
             await self._has_returned(client)
         except BaseException:
             try:
@@ -278,8 +290,13 @@ class Connection:
         self._check_tls(client)
         self.lives += 1
         self._up.set()
+        await self._hear()
         if self.returned is not None:
             await self.returned(client)
+
+    async def _hear(self, _: Msg | None = None) -> None:
+        if self._heard is not None:
+            self._heard()
 
     async def _was_lost(self) -> None:
         self._up.clear()

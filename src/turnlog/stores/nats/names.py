@@ -46,12 +46,16 @@ class Subjects:
         every_turns: what all threads' messages match.
         news_of_turns: where the news of what matches `every_turns` goes.
         locks: what the stream of the turn locks takes, and is called.
+        edits: where the servers tell that one of the two streams was edited.
     """
 
     def __init__(self, stream: str) -> None:
         """Be the subjects of a stream."""
         self.stream = stream
         self.locks: str = f"{stream}_LOCKS"
+        self.edits: tuple[str, ...] = tuple(
+            f"$JS.EVENT.ADVISORY.STREAM.UPDATED.{name}" for name in (stream, self.locks)
+        )
         self.all: str = f"{stream}.>"
         self.every_turns: str = f"{stream}.*.*.{_TURNS}"
         self.news_of_turns: str = f"{stream}_NEWS.{{{{wildcard(1)}}}}.{{{{wildcard(2)}}}}"

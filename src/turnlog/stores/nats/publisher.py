@@ -86,6 +86,7 @@ async def publish(stream: Stream, publications: Sequence[Publication], deadline:
 
     Raises:
         OutOfTime: not all are settled.
+        Refused: so it is, and the stream is not one to send them to again.
     """
     waiting = publications
     pause = _FIRST_PAUSE
@@ -94,6 +95,7 @@ async def publish(stream: Stream, publications: Sequence[Publication], deadline:
             await stream.prepare(deadline)
         except Refused as refused:
             _refuse(waiting, refused)
+            await _look_for_doubtful(stream, waiting, refused, deadline)
         else:
             for group in _groups(waiting):
                 await _attempt(stream, group, deadline)
@@ -113,6 +115,17 @@ def _refuse(publications: Sequence[Publication], refused: Refused) -> None:
     for publication in publications:
         if not publication.doubtful:
             publication.refused = refused
+
+
+async def _look_for_doubtful(
+    stream: Stream, publications: Sequence[Publication], refused: Refused, deadline: Deadline
+) -> None:
+    """Look for what was sent before a stream was refused; raise where it is not there yet."""
+    for publication in publications:
+        if publication.refused is None and publication.expected is not None:
+            await _look_for(stream, publication, deadline)
+    if not all(publication.settled for publication in publications):
+        raise refused
 
 
 def _groups(publications: Sequence[Publication]) -> Iterator[list[Publication]]:

@@ -28,6 +28,8 @@ class Session:
     Args:
         location: where the servers are.
         kind: the kind of the loop.
+        follower: a session that is to look at its streams again whenever this one hears that
+            one was edited; None for one that does not listen.
 
     Attributes:
         subjects: where the threads are.
@@ -37,11 +39,17 @@ class Session:
         reader: reads threads.
     """
 
-    def __init__(self, location: Location, kind: type[BorrowedLoop | BackgroundLoop]) -> None:
+    def __init__(
+        self,
+        location: Location,
+        kind: type[BorrowedLoop | BackgroundLoop],
+        follower: Session | None = None,
+    ) -> None:
         """Prepare a session."""
         self.subjects: Subjects = Subjects(location.stream)
         self._location = location
         self._kind = kind
+        self._follower = follower
         self._mutex = threading.RLock()  # a finalizer may close it while we hold it
         self._loop: BorrowedLoop | BackgroundLoop | None = None
         self._closed = False
@@ -49,10 +57,20 @@ class Session:
 
     def _renew(self) -> None:
         location, subjects = self._location, self.subjects
-        self.connection: Connection = Connection(location)
+        self.connection: Connection = (
+            Connection(location)
+            if self._follower is None
+            else Connection(location, subjects.edits, self._hear_of_edit)
+        )
         self.turns: Stream = Stream(self.connection, config_of_turns(location, subjects))
         self.locks: Stream = Stream(self.connection, config_of_locks(location, subjects))
         self.reader: Reader = Reader(self.turns, subjects)
+
+    def _hear_of_edit(self) -> None:
+        for session in (self, self._follower):
+            if session is not None:
+                session.turns.forget()
+                session.locks.forget()
 
     def run(self, work: Callable[[Session], Coroutine[Any, Any, _Result]]) -> _Result:
         """Do some work over the connection. Blocks.

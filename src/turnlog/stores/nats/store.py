@@ -49,7 +49,7 @@ class NatsStore:
         self._location = parse(url)
         self._patience = max(lock_timeout, 0.1)
         self._committing = Session(self._location, BorrowedLoop)
-        self._serving = Session(self._location, BackgroundLoop)
+        self._serving = Session(self._location, BackgroundLoop, self._committing)
         self._writer = Writer(self._committing, self._patience, read_only=read_only)
         self._leases = Leases(self._serving, self._patience)
         self._watches = Watches(self._serving, self._patience)

@@ -1,7 +1,8 @@
 """Stream: one of our streams over one connection: made, looked at, read and purged.
 
-A stream is made by the first who writes, and looked at once in each life of the connection: one
-that would lose turns is refused. Who reads makes none; where there is none, there is nothing.
+A stream is made by the first who writes, and one that would lose turns is refused. It is looked at
+in each life of the connection, when the servers tell that it was edited, and now and then, since a
+user may not be allowed to hear that. Who reads makes none; where there is none, there is nothing.
 
 The first message of a new stream gets the time in microseconds as its number. So when a stream is
 deleted and made anew, no number comes twice, and who still knows an old message's cannot take
@@ -50,6 +51,7 @@ _NANOSECONDS: Final = 1_000_000_000
 _ROOM_FOR_HEADERS: Final = 1024  # bytes; ours take some 300
 _LEAST_PART: Final = 1024
 _PAUSE: Final = 0.05  # seconds
+_LOOK_AGAIN: Final = 10.0  # seconds
 
 
 def config_of_turns(location: Location, subjects: Subjects) -> StreamConfig:
@@ -92,25 +94,28 @@ class Stream:
         self.wanted = wanted
         self.name: str = wanted.name
         self._found = wanted
-        self._looked_in_life = 0
+        self._changes = 0  # that we were told of
+        self._looked_at: tuple[int, int] | None = None  # in which life, after how many changes
+        self._look_again = 0.0
 
     # ---- the stream itself ----
 
     async def prepare(self, deadline: Deadline) -> None:
-        """Make it, or look at it, unless that was done since the connection was made.
+        """Make it, or look at it, unless that was done a short while ago.
 
         Raises:
             OutOfTime: the servers could not do it.
             Refused: it cannot be made, or it is one that loses turns.
         """
         await self.connection.client(deadline)
-        life = self.connection.lives
-        if life == self._looked_in_life:
+        now = self.connection.lives, self._changes
+        if now == self._looked_at and time.monotonic() < self._look_again:
             return
         found = await self.look(deadline) or await self._make(deadline)
         _check(found, self.wanted)
         self._found = found
-        self._looked_in_life = life
+        self._looked_at = now
+        self._look_again = time.monotonic() + _LOOK_AGAIN
 
     async def _make(self, deadline: Deadline) -> StreamConfig:
         """Make it, or find that somebody else has made it just now."""
@@ -137,8 +142,11 @@ class Stream:
         return checked(await self._call("INFO", request, StreamInfo, deadline), NO_STREAM)
 
     def forget(self) -> None:
-        """Look at it again before the next message: it may be gone."""
-        self._looked_in_life = 0
+        """Look at it again before the next message: it may be gone, or another one.
+
+        Any OS thread may call it, also while it is being looked at.
+        """
+        self._changes += 1
 
     @property
     def replicas(self) -> int:
@@ -227,28 +235,42 @@ class Stream:
         return await call(self.connection, f"STREAM.{name}.{self.name}", request, kind, deadline)
 
 
-def _flaws(found: StreamConfig, wanted: StreamConfig) -> Iterator[str]:  # noqa: C901 - a flaw a line
-    """Say what is wrong with a stream that is to keep turns, or turn locks."""
+def _flaws(  # noqa: C901 - a flaw a line
+    found: StreamConfig, wanted: StreamConfig
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a stream that is to keep turns, or turn locks, and its remedy.
+
+    The remedy is an option of `nats stream edit`, or empty where a stream cannot be changed so.
+    """
     if wanted.subjects[0] not in found.subjects:
-        yield f"it does not take the subjects {wanted.subjects[0]}"
+        yield (
+            f"it does not take the subjects {wanted.subjects[0]}",
+            f"--subjects='{wanted.subjects[0]}'",
+        )
     if found.sealed or found.mirror is not None:
-        yield "it takes no messages"
+        yield "it takes no messages", ""
     if found.subject_transform is not None:
-        yield "it gives messages other subjects"
+        yield "it gives messages other subjects", ""
     if found.retention not in {"", "limits"}:
-        yield "it forgets what was read (retention)"
+        yield "it forgets what was read (retention)", "--retention=limits"
     if found.storage == "memory":
-        yield "it is kept in memory only (storage)"
+        yield "it is kept in memory only (storage)", ""
     if found.no_ack or found.persist_mode == "async":
-        yield "it does not wait for what is written (no_ack, persist_mode)"
+        yield "it does not wait for what is written (no_ack, persist_mode)", "--ack"
     if wanted.max_age:
         if (found.max_age, found.max_msgs_per_subject) != (wanted.max_age, 1):
-            yield "it does not forget what is old (max_age, max_msgs_per_subject)"
+            yield (
+                "it does not forget what is old (max_age, max_msgs_per_subject)",
+                f"--max-age={wanted.max_age // _NANOSECONDS}s --max-msgs-per-subject=1",
+            )
         return
     if found.max_age > 0 or found.max_msgs_per_subject > 0:
-        yield "it forgets what is old (max_age, max_msgs_per_subject)"
+        yield (
+            "it forgets what is old (max_age, max_msgs_per_subject)",
+            "--max-age=0s --max-msgs-per-subject=-1",
+        )
     if found.discard == "old" and max(found.max_msgs, found.max_bytes) > 0:
-        yield "it forgets what is old when it is full (discard)"
+        yield "it forgets what is old when it is full (discard)", "--discard=new"
 
 
 def _check(found: StreamConfig, wanted: StreamConfig) -> None:
@@ -260,8 +282,11 @@ def _check(found: StreamConfig, wanted: StreamConfig) -> None:
             f"say ?replicas={found.num_replicas} in the URL, or give it more: "
             f"nats stream edit {name} --replicas {wanted.num_replicas}",
         )
-    for flaw in _flaws(found, wanted):
-        raise Refused(
-            f"the stream {name} is not fit: {flaw}",
-            f"change it with nats stream edit {name}, or choose another name in the URL",
-        )
+    flaws = list(_flaws(found, wanted))
+    if not flaws:
+        return
+    remedies = [remedy for _, remedy in flaws]
+    hint = "choose another stream name in the URL"
+    if all(remedies):
+        hint = f"put that back: nats stream edit {name} {' '.join(remedies)}; or {hint}"
+    raise Refused(f"the stream {name} is not fit: {'; '.join(flaw for flaw, _ in flaws)}", hint)
