@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import psycopg
+import psycopg.postgres
 import pytest
 from postgreslook import check_tables, query
+from psycopg.adapt import AdaptersMap
+from psycopg.types.string import StrDumperVarchar, TextBinaryLoader, TextLoader
 
 from turnlog import Memory, Message, StoreError
 
@@ -132,6 +135,17 @@ def test_settings_of_a_connection(
         monkeypatch.setenv("PGDATESTYLE", "Postgres, DMY")
         monkeypatch.setenv("PGTZ", "Asia/Kathmandu")
     use(url)
+
+
+def test_adapters_of_the_program(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the program has psycopg make of values does not change what the store reads (C48)."""
+    adapters = AdaptersMap(psycopg.adapters)
+    for name in ("uuid", "timestamptz", "int8", "bytea"):
+        adapters.register_loader(name, TextLoader)
+        adapters.register_loader(name, TextBinaryLoader)
+    adapters.register_dumper(str, StrDumperVarchar)
+    monkeypatch.setattr(psycopg.postgres, "adapters", adapters)
+    use(postgres_url)
 
 
 def settings_known(url: str) -> set[str]:

@@ -132,6 +132,7 @@ class Connections:
             "connect_timeout": timeout,
             **location.parameters,
             "client_encoding": "UTF8",  # else PGCLIENTENCODING, which libpq may not know
+            "context": sessions.plain_adapters(),
             "autocommit": True,
         }
         self._read_only = read_only
@@ -187,19 +188,23 @@ class Connections:
     def _prepare(self, connection: Bounded) -> None:
         connection.patience = self.patience / 2  # what is lost is to be tried once more
         sessions.check_encoding(connection)
-        if not self._pooler_checked and sessions.is_pooled(connection):
-            self._check_pooler(connection)
+        if not self._pooler_checked:
+            self._pooler_checked = self._check_pooler(connection)
         connection.session = sessions.set_up(
             connection, read_only=self._read_only, patience=self.patience
         )
         self._connected = True
 
-    def _check_pooler(self, connection: Bounded) -> None:
+    def _check_pooler(self, connection: Bounded) -> bool:
+        """Raise Unfit if a pooler shares its sessions; return False if that is not known yet."""
+
         def other() -> Bounded:
             made = Bounded.connect(**self._parameters)
             made.patience = min(_POOLER_PATIENCE, self.patience / 2)
             return made
 
+        if not sessions.is_pooled(connection):
+            return True
         try:
             sessions.check_not_shared(connection, other)
         except sessions.Unfit:
@@ -207,8 +212,8 @@ class Connections:
         except psycopg.Error:
             if connection.closed:
                 raise
-            return  # it has no other session to give just now: the next connection finds out
-        self._pooler_checked = True
+            return False  # it has no other session to give just now
+        return True
 
     @contextmanager
     def _borrowed(self, deadline: float) -> Generator[Bounded]:

@@ -15,9 +15,13 @@ from __future__ import annotations
 
 import secrets
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import OperationalError, errors
+from psycopg.adapt import AdaptersMap
+from psycopg.postgres import register_default_adapters, types
+from psycopg.types.array import register_all_arrays
 from psycopg.types.numeric import Int8BinaryDumper
 
 if TYPE_CHECKING:
@@ -94,6 +98,16 @@ def shared_session() -> Unfit:
     )
 
 
+@cache
+def plain_adapters() -> AdaptersMap:
+    """Return how psycopg converts values by itself, whatever the program has registered for all."""
+    adapters = AdaptersMap(types=types)
+    register_default_adapters(adapters)
+    register_all_arrays(adapters)
+    adapters.register_dumper(int, Int8BinaryDumper)  # else a plan for each size
+    return adapters
+
+
 def set_up(connection: Connection[Any], *, read_only: bool, patience: float) -> tuple[Any, ...]:
     """Set all that the store depends on; return what names the session, or () if it has no name.
 
@@ -101,7 +115,6 @@ def set_up(connection: Connection[Any], *, read_only: bool, patience: float) -> 
         psycopg.Error: the session could not be set up.
     """
     connection.prepare_threshold = sys.maxsize  # only what is meant to be; None is nothing
-    connection.adapters.register_dumper(int, Int8BinaryDumper)  # else a plan for each size
     # Another client of a pooler may have left statements of the names that begin at 0.
     connection._prepared._prepared_idx = secrets.randbits(60)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     settings = _SETTINGS.format(
