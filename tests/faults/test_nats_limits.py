@@ -69,7 +69,7 @@ def test_an_edit_is_noticed(nats_server: NatsServer, nats_url: str, remedy: str)
 
 
 def test_an_edit_is_noticed_in_a_cluster(nats_cluster_url: str) -> None:
-    """So it is where three servers keep the stream (C53)."""
+    """The same holds where three servers keep the stream (C53)."""
     servers = [f"nats://{host}" for host in urlsplit(nats_cluster_url).netloc.split(",")]
     (remedy, *_) = EDITS
     with Memory(nats_cluster_url) as memory:

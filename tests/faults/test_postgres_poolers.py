@@ -27,7 +27,7 @@ REFUSED = r"'t'.*pooler.*pool_mode = session.*server's own port"
 
 @pytest.fixture
 def session_url(postgres_server: PostgresServer, postgres_url: str) -> Iterator[str]:
-    """Give the URL of an empty database by way of a pooler in session mode."""
+    """Yield the URL of an empty database by way of a pooler in session mode."""
     with PgBouncer(postgres_server) as pooler:
         yield pooler.url(postgres_url)
 
@@ -161,7 +161,7 @@ def test_a_session_of_others_is_not_ended(
 
 
 def taken(stack: ExitStack, url: str, others: list[psycopg.Connection]) -> set[int]:
-    """Begin one more transaction of another program; give the server's processes of all."""
+    """Begin one more transaction of another program; return the server's processes of all."""
     other = psycopg.connect(url)
     stack.callback(other.close)
     others.append(other)
@@ -170,12 +170,12 @@ def taken(stack: ExitStack, url: str, others: list[psycopg.Connection]) -> set[i
 
 
 def processes(url: str) -> set[int]:
-    """Give all processes of the server."""
+    """Return all processes of the server."""
     return {pid for (pid,) in query(url, "SELECT pid FROM pg_stat_activity")}
 
 
 def shown(url: str, setting: str) -> object:
-    """Give a setting of a new session."""
+    """Return a setting of a new session."""
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute("SELECT current_setting(%s)", [setting]).fetchone()
     return row and row[0]

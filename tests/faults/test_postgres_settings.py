@@ -66,7 +66,7 @@ SLOW = """
 
 @pytest.fixture
 def role_url(postgres_server: PostgresServer, postgres_url: str) -> Iterator[str]:
-    """Give the URL of an empty database for a role that is no superuser."""
+    """Yield the URL of an empty database for a role that is no superuser."""
     postgres_server.new_user("odd", "secret")
     query(postgres_url, "GRANT ALL ON SCHEMA public TO odd")
     yield postgres_server.url(postgres_url.rpartition("/")[2], "odd", "secret")
@@ -119,7 +119,7 @@ def test_settings_of_a_role(postgres_url: str, role_url: str, other: dict[str, s
 def test_settings_of_a_connection(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """So it is where the URL or libpq's environment say all of this at once (C48)."""
+    """The same holds where the URL or libpq's environment say all of this at once (C48)."""
     known = settings_known(postgres_url)
     options = " ".join(
         f"-c {name}={value.replace(' ', chr(92) + ' ')}"
@@ -149,7 +149,7 @@ def test_adapters_of_the_program(postgres_url: str, monkeypatch: pytest.MonkeyPa
 
 
 def settings_known(url: str) -> set[str]:
-    """Give the names of the server's settings."""
+    """Return the names of the server's settings."""
     return {name for (name,) in query(url, "SELECT name FROM pg_settings")}
 
 

@@ -66,11 +66,11 @@ class PgBouncer(Server):
 
     @property
     def port(self) -> int:
-        """Give the port, the same one after each start."""
+        """Return the port, the same one after each start."""
         return self._port.number
 
     def url(self, url: str) -> str:
-        """Give the URL of a database of the server by way of this pooler."""
+        """Return the URL of a database of the server by way of this pooler."""
         return url.replace(f":{urlsplit(url).port}", f":{self.port}", 1)
 
     def start(self) -> Self:
