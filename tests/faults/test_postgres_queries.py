@@ -36,7 +36,7 @@ CONTENTS: Final = {
 
 @pytest.fixture
 def hostile_url(postgres_url: str) -> str:
-    """Return the URL of a database with turns of every kind, in a thread that the documents name."""
+    """Return the URL of a database with turns of every kind in a thread that the docs name."""
     with Memory(postgres_url) as memory:
         thread = memory.open("user-42", namespace="support").append("My invoice is wrong.")
         for content in CONTENTS:
