@@ -65,8 +65,8 @@ SERVERS: Final = {"DATABASE_URL": "postgres_url", "NATS_URL": "nats_url"}
 
 REQUIRED: Final = {
     *(f"R{n}" for n in range(1, 25)),
-    *(f"C{n:02}" for n in (*range(1, 33), 36, 38, 39, 49, 50, *range(55, 58), 59)),
-    *(f"A{n:02}" for n in (*range(1, 12), 14, 15, 16)),
+    *(f"C{n:02}" for n in (*range(1, 40), *range(41, 44), *range(45, 52), *range(53, 63))),
+    *(f"A{n:02}" for n in range(1, 20)),
 }
 
 
