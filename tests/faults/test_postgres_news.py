@@ -13,7 +13,7 @@ from proxy import Proxy
 from serverprocess import wait_until
 from writers import go, line, running
 
-from turnlog import Memory
+from turnlog import Memory, StoreError
 from turnlog.stores.postgres import listener
 
 if TYPE_CHECKING:
@@ -117,3 +117,21 @@ def test_what_nobody_told(
         memory.open("t").append("first")
     with waiting(postgres_server, postgres_url):
         query(postgres_url, BY_HAND)
+
+
+def test_no_os_thread_to_listen(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system has no OS thread for it, waiting is refused, and works later (C58)."""
+    start = threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        if self.name == "turnlog-listen":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with Memory(postgres_url) as memory:
+        thread = memory.open("t").append("first")
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(StoreError, match=r"thread 't'.*cannot be watched"):
+                thread.refresh(wait=1)
+        assert len(thread.refresh(wait=0.01)) == 1

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from psycopg_pool import ConnectionPool
 from systems import Fails, Gate, Together, Watched
 from writers import contents, lines_on_disk
 
@@ -322,6 +323,26 @@ def test_those_that_wait(root: Path, id_: str) -> None:
     else:
         check(root, thread, ["first", "second"])
         check(root, other, ["third"])
+
+
+def test_as_a_connection_is_taken(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that raises as an opening takes a connection loses the pool none (C33)."""
+    take = ConnectionPool[Any].getconn
+
+    def signalled(self: ConnectionPool[Any], timeout: float | None = None) -> Any:
+        connection = take(self, timeout)
+        signal.raise_signal(signal.SIGUSR1)
+        return connection
+
+    with Memory(f"{postgres_url}?max_connections=2", lock_timeout=5.0) as memory:
+        memory.open("t").append("first")
+        monkeypatch.setattr(ConnectionPool, "getconn", signalled)
+        with handled(signal.SIGUSR1, raise_timeout):
+            for number in range(3):
+                with pytest.raises(Timeout):
+                    memory.open(f"other {number}")
+        monkeypatch.undo()
+        assert len(memory.open("another")) == 0
 
 
 # ---- exceptions without a signal ----

@@ -300,7 +300,8 @@ class BlockingTextStream(Iterator[str], Generic[Output]):
         try:
             self.close()
         except RunningLoop:  # dropped in a loop, which must not wait for it
-            threading.Thread(target=self.close, name="turnlog-stream").start()
+            with suppress(RuntimeError):  # no more threads: its run ends with its loop
+                threading.Thread(target=self.close, name="turnlog-stream").start()
 
     def close_at_exit(self) -> None:
         """End the run, unless a daemon thread is reading: that one ends with the process."""

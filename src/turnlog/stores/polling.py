@@ -9,8 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from turnlog.errors import StoreError
-from turnlog.stores.watchers import Watchers
+from turnlog.stores.watchers import Watchers, no_os_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -62,9 +61,7 @@ class Poller:
                 self._start()
             except RuntimeError as error:  # no more of them, or the interpreter is ending
                 stop()
-                raise StoreError(
-                    key, f"it cannot be watched: {error}", "end some of the process's threads"
-                ) from error
+                raise no_os_thread(key, error) from error
         if is_news:
             self._watchers.tell(key)
         return stop

@@ -6,6 +6,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from turnlog.errors import StoreError
 from turnlog.interrupts import release_if_owned
 
 if TYPE_CHECKING:
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from turnlog.names import ThreadKey
 
     _Changed: TypeAlias = Callable[[], None]
+
+
+def no_os_thread(key: ThreadKey, error: RuntimeError) -> StoreError:
+    """Make the error for a thread that cannot be watched, since the system gives no OS thread."""
+    return StoreError(key, f"it cannot be watched: {error}", "end some of the process's threads")
 
 
 class Watchers:

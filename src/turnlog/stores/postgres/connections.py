@@ -25,6 +25,7 @@ from psycopg import Connection, Cursor, OperationalError, errors
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from turnlog.interrupts import DeferredSignals
 from turnlog.stores.postgres import sessions
 
 if TYPE_CHECKING:
@@ -218,15 +219,15 @@ class Connections:
     @contextmanager
     def _borrowed(self, deadline: float) -> Generator[Bounded]:
         pool = self._opened()
+        connection: Bounded | None = None
         try:
-            connection = pool.getconn(min(_POOL_WAIT, max(0.001, deadline - time.monotonic())))
-        except PoolTimeout:
-            self.connect().close()  # which says what is wrong, unless all are in use
-            raise
-        try:
+            with DeferredSignals():  # a handler that raises could lose the pool a connection
+                connection = self._taken_from(pool, deadline)
             self._end_lost_sessions(connection)
             yield connection
         except psycopg.Error as error:
+            if connection is None:
+                raise
             if connection.closed:
                 self.lost(connection)
                 pool.drain()  # the others are lost too, more likely than not
@@ -238,12 +239,20 @@ class Connections:
                 raise sessions.shared_session() from error
             raise
         except BaseException:
-            connection.close()  # in whatever state it was
+            if connection is not None:
+                connection.close()  # in whatever state it was
             raise
         finally:
-            if connection.swollen:
-                connection.close()
-            pool.putconn(connection)
+            with DeferredSignals():
+                if connection is not None:
+                    _give_back(pool, connection)
+
+    def _taken_from(self, pool: ConnectionPool[Bounded], deadline: float) -> Bounded:
+        try:
+            return pool.getconn(min(_POOL_WAIT, max(0.001, deadline - time.monotonic())))
+        except PoolTimeout:
+            self.connect().close()  # which says what is wrong, unless all are in use
+            raise
 
     def lost(self, connection: Bounded) -> None:
         """Have the session of a lost connection ended, as soon as there is another one."""
@@ -306,6 +315,12 @@ class Connections:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
+
+
+def _give_back(pool: ConnectionPool[Bounded], connection: Bounded) -> None:
+    if connection.swollen:
+        connection.close()
+    pool.putconn(connection)
 
 
 def _unquoted(error: psycopg.Error) -> str:

@@ -18,7 +18,7 @@ import psycopg
 from turnlog.names import ThreadKey
 from turnlog.stores.postgres.notifier import EVERY_THREAD
 from turnlog.stores.postgres.reader import names_of
-from turnlog.stores.watchers import Watchers
+from turnlog.stores.watchers import Watchers, no_os_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -60,22 +60,33 @@ class Listener:
 
         Raises:
             psycopg.Error: the server cannot be reached.
+            StoreError: the system has no OS thread to give.
         """
         with self._mutex:
-            if self._listening is None:
-                session = _Session(self._connections.connect(), self._channel)
-                self._end = threading.Event()
-                listening = threading.Thread(
-                    target=self._listen,
-                    args=(session, self._end),
-                    name="turnlog-listen",
-                    daemon=True,
-                )
-                stop = self._watchers.add(key, changed)
-                listening.start()
-                self._listening = listening
-                return stop
-            return self._watchers.add(key, changed)
+            stop = self._watchers.add(key, changed)
+            try:
+                if self._listening is None:
+                    self._start()
+            except RuntimeError as error:  # no more of them, or the interpreter is ending
+                stop()
+                raise no_os_thread(key, error) from error
+            except BaseException:
+                stop()
+                raise
+            return stop
+
+    def _start(self) -> None:
+        session = _Session(self._connections.connect(), self._channel)
+        self._end = threading.Event()
+        listening = threading.Thread(
+            target=self._listen, args=(session, self._end), name="turnlog-listen", daemon=True
+        )
+        try:
+            listening.start()
+        except BaseException:
+            session.connection.close()
+            raise
+        self._listening = listening
 
     def _listen(self, session: _Session | None, end: threading.Event) -> None:
         nap = _WAKE
