@@ -139,12 +139,14 @@ class GroupCommit:
         except TurnlogError:  # it was refused, or this is what a handler raised after it
             signals.end()
             raise
-        except BaseException:
+        except BaseException as raised:
             try:
                 if self._recover(ticket):
                     ticket.wait()
             finally:
                 signals.end()
+            if ticket.error is not None:
+                raise raised from ticket.error
             raise
         ticket.raise_error()
 
@@ -249,7 +251,7 @@ class GroupCommit:
         if ticket is not None and interrupt is not None:
             ticket.wait()  # a committer may have it now
             if ticket.error is None or not isinstance(interrupt, Exception):
-                raise interrupt from ticket.error
+                raise interrupt
 
     def _has_news(self, busy: list[Ticket]) -> bool:
         """Tell whether a leader may take more than what is locked. The caller holds the mutex."""

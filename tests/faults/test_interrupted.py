@@ -14,7 +14,7 @@ import pytest
 from systems import Gate, Together, Watched
 from writers import contents, lines_on_disk
 
-from turnlog import Memory, MemoryThread, Message
+from turnlog import Memory, MemoryThread, Message, NotWritten
 from turnlog.stores.jsonl import JsonlStore
 from turnlog.ticket import Ticket
 
@@ -121,8 +121,9 @@ def test_of_a_failing_append(root: Path) -> None:
 
     pressed: list[str] = []
     thread = opened(root, before)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as raised:
         thread.append("second")
+    assert isinstance(raised.value.__cause__, NotWritten)
     checked(root, thread, ["first"])
 
 
