@@ -9,33 +9,21 @@ Source: Google's Gemini API reference, generateContent; its errors as people rep
 from __future__ import annotations
 
 import json
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
+
+from simple_provider import NO_PROXY, Answer, SimpleProvider, running
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from contextlib import AbstractContextManager
 
-Body: TypeAlias = dict[str, Any]
+    from simple_provider import Body
 
 MODEL: Final = "google:gemini-2.5-flash"
 _ROLES: Final = {"user": "user", "model": "assistant"}
 
 
-class Google(ThreadingHTTPServer):
-    """A provider that says "Hello." to sound requests.
-
-    Attributes:
-        requests: the bodies that were sent, refused ones too.
-    """
-
-    daemon_threads = False
-
-    def __init__(self) -> None:
-        """Listen on a port that is free."""
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests: list[Body] = []
+class Google(SimpleProvider):
+    """A provider that says "Hello." to sound requests."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -43,28 +31,14 @@ class Google(ThreadingHTTPServer):
         return {
             "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{self.server_port}",
             "GOOGLE_API_KEY": "none",
-            "NO_PROXY": "127.0.0.1",
-            "no_proxy": "127.0.0.1",
+            **NO_PROXY,
         }
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Google  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def do_POST(self) -> None:
+    def answer(self, body: Body) -> Answer:
         """Check a request, and answer it or refuse it."""
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.requests.append(body)
         wrong = _wrong_with(body["contents"])
-        data = json.dumps(_refusal(wrong) if wrong else _REPLY).encode()
-        self.send_response(400 if wrong else 200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Be silent."""
+        data = json.dumps(_refusal(wrong) if wrong else _REPLY)
+        return Answer(400 if wrong else 200, "application/json", data)
 
 
 _REPLY: Final[Body] = {
@@ -108,15 +82,6 @@ def turns(body: Body) -> list[tuple[str, str]]:
     ]
 
 
-@contextmanager
-def serving() -> Generator[Google]:
+def serving() -> AbstractContextManager[Google]:
     """Run a provider until the block ends."""
-    provider = Google()
-    thread = threading.Thread(target=provider.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield provider
-    finally:
-        provider.shutdown()
-        thread.join()
-        provider.server_close()
+    return running(Google())

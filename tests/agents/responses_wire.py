@@ -9,32 +9,20 @@ Source: OpenAI's API reference, Responses and their streaming.
 from __future__ import annotations
 
 import json
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
+
+from simple_provider import NO_PROXY, Answer, SimpleProvider, running
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from contextlib import AbstractContextManager
 
-Body: TypeAlias = dict[str, Any]
+    from simple_provider import Body
 
 MODEL: Final = "openai:gpt-5-mini"
 
 
-class Responses(ThreadingHTTPServer):
-    """A provider that says "Hello." to sound requests.
-
-    Attributes:
-        requests: the bodies that were sent, refused ones too.
-    """
-
-    daemon_threads = False
-
-    def __init__(self) -> None:
-        """Listen on a port that is free."""
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests: list[Body] = []
+class Responses(SimpleProvider):
+    """A provider that says "Hello." to sound requests."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -42,34 +30,18 @@ class Responses(ThreadingHTTPServer):
         return {
             "OPENAI_BASE_URL": f"http://127.0.0.1:{self.server_port}/v1",
             "OPENAI_API_KEY": "none",
-            "NO_PROXY": "127.0.0.1",
-            "no_proxy": "127.0.0.1",
+            **NO_PROXY,
         }
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Responses  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def do_POST(self) -> None:
+    def answer(self, body: Body) -> Answer:
         """Check a request, and answer it or refuse it."""
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.requests.append(body)
         wrong = _wrong_with(turns(body))
-        kind = "application/json"
         if wrong:
-            data = json.dumps({"error": {"message": wrong, "type": "invalid_request_error"}})
-        elif body.get("stream"):
-            kind, data = "text/event-stream", "".join(map(_event, _events()))
-        else:
-            data = json.dumps(_response("completed"))
-        self.send_response(400 if wrong else 200)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data.encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Be silent."""
+            refusal = {"error": {"message": wrong, "type": "invalid_request_error"}}
+            return Answer(400, "application/json", json.dumps(refusal))
+        if body.get("stream"):
+            return Answer(200, "text/event-stream", "".join(map(_event, _events())))
+        return Answer(200, "application/json", json.dumps(_response("completed")))
 
 
 _PART: Final[Body] = {"type": "output_text", "text": "Hello.", "annotations": []}
@@ -141,15 +113,6 @@ def _text(content: str | list[Body]) -> str:
     return "\n\n".join(part["text"] for part in content)
 
 
-@contextmanager
-def serving() -> Generator[Responses]:
+def serving() -> AbstractContextManager[Responses]:
     """Run a provider until the block ends."""
-    provider = Responses()
-    thread = threading.Thread(target=provider.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield provider
-    finally:
-        provider.shutdown()
-        thread.join()
-        provider.server_close()
+    return running(Responses())
