@@ -285,17 +285,23 @@ class GroupCommit:
     def _recover(self, ticket: Ticket) -> bool:
         """After an exception from outside: have a committer do what this OS thread had begun.
 
+        Where there can be no committer this OS thread does it.
+
         Returns:
             Whether the outcome of the ticket is still to come.
         """
-        self._break_off()
+        self._lead(self._break_off(), ticket)
         with self._mutex:
             under_way = (entry for taken in self._under_way.values() for entry in taken.values())
             submitted = ticket in self._queue or any(ticket in entry.tickets for entry in under_way)
             return submitted and not ticket.done
 
-    def _break_off(self) -> None:
-        """Lead no more, wherever this leader is; release what it holds."""
+    def _break_off(self) -> _Entries:
+        """Lead no more, wherever this leader is; release what it holds.
+
+        Returns:
+            What this OS thread has to commit all the same, since there can be no committer.
+        """
         release_if_owned(self._mutex)
         futures: Futures = {}
         with self._mutex:
@@ -323,9 +329,10 @@ class GroupCommit:
             waiting = [each for taken in self._under_way.values() for each in taken.values()]
             tickets = [*self._queue, *(ticket for entry in waiting for ticket in entry.tickets)]
             self._room.set_taken(sum(ticket.size for ticket in tickets))
-            if self._lacks_leader(self._queue):
-                self._tell_committer()
             self._changed.notify_all()  # it may have told a committer, and not woken it
+            if self._lacks_leader(self._queue) and not self._tell_committer():
+                return self._take()
+            return {}
 
     def _leave_room(self, entries: _Entries) -> None:
         """Give back the room of the tickets that are done. The caller holds the mutex."""
@@ -354,7 +361,7 @@ class GroupCommit:
         try:
             self._serve_until_closed()
         except BaseException:
-            self._break_off()
+            self._lead(self._break_off(), None)
             raise
 
     def _serve_until_closed(self) -> None:

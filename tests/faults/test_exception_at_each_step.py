@@ -179,3 +179,33 @@ def test_at_each_step(
         assert step > 300
         held = [message.content for message in thread.messages()]
         assert [message.content for message in memory.peek("t", last=len(held) + 1)] == held
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("work", [append, aappend])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:coroutine.*never awaited")
+def test_where_no_thread_can_start(
+    work: Callable[[MemoryThread, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no committer can be started the append that is interrupted completes too (C33)."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "turnlog":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with Memory(InMemoryStore()) as memory:
+        thread = memory.open("t").append("first")
+        step = 0
+        while True:
+            step += 2
+            struck = Tracer(MemoryError, step).trace(lambda: work(thread, str(step)))  # noqa: B023
+            if not struck:
+                break
+            thread = append_elsewhere(memory, thread, f"after {step}")
+            texts = [message.content for message in thread.messages()[-3:]]
+            assert texts.count(str(step)) <= 1, struck
+            assert texts[-1] == f"after {step}", struck
