@@ -130,6 +130,7 @@ class GroupCommit:
         Raises:
             StoreError: as the ticket's thread says.
         """
+        self._check_not_within(ticket)
         signals = DeferredSignals()
         try:
             signals.begin()
@@ -152,6 +153,7 @@ class GroupCommit:
 
     async def arun(self, ticket: Ticket) -> None:
         """Commit a ticket; return when it is durable. Does not block the loop. As `run`."""
+        self._check_not_within(ticket)
         outcome = ticket.wait_in_loop()
         try:
             self._lead(self._submit(ticket, in_loop=True), ticket)
@@ -177,14 +179,7 @@ class GroupCommit:
 
         In a loop that is only so where there can be no committer thread.
         """
-        within = self._is_within()
         with self._mutex:
-            if within:
-                raise NotWritten(
-                    ticket.log.key,
-                    "this thread is in the middle of another append; nothing was written",
-                    "do not append in a signal's handler: note it, and append after",
-                )
             if self._closed:
                 raise Closed(ticket.log.key, "its memory was closed", "open a new Memory")
             self._room.take(ticket.size)
@@ -197,6 +192,15 @@ class GroupCommit:
             if (in_loop or not alone) and self._tell_committer():
                 return {}
             return self._take()
+
+    def _check_not_within(self, ticket: Ticket) -> None:
+        """Raise NotWritten in the midst of another append, whose state must not be recovered."""
+        if self._is_within():
+            raise NotWritten(
+                ticket.log.key,
+                "this thread is in the middle of another append; nothing was written",
+                "do not append in a signal's handler: note it, and append after",
+            )
 
     def _is_within(self) -> bool:
         """Tell whether this OS thread is in the midst of another append: a signal's handler is."""

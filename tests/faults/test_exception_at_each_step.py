@@ -19,6 +19,7 @@ import pytest
 
 import turnlog
 from turnlog import Memory, MemoryThread, Message, TurnlogError
+from turnlog.commit import GroupCommit
 from turnlog.stores.inmemory import InMemoryStore
 from turnlog.stores.jsonl import JsonlStore
 
@@ -209,3 +210,27 @@ def test_where_no_thread_can_start(
             texts = [message.content for message in thread.messages()[-3:]]
             assert texts.count(str(step)) <= 1, struck
             assert texts[-1] == f"after {step}", struck
+
+
+def test_in_an_append_within_an_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in a handler's append, which is refused, leaves the outer one alone (C33)."""
+    commit: Callable[..., Any] = GroupCommit._commit  # pyright: ignore[reportPrivateUsage]
+    tracer = Tracer(Strike, 0)
+
+    def interrupted(self: GroupCommit, entries: Any) -> Any:
+        tracer.trace(lambda: other.append("within"))
+        return commit(self, entries)
+
+    with Memory(InMemoryStore()) as memory:
+        thread, other = memory.open("t"), memory.open("other")
+        monkeypatch.setattr(GroupCommit, "_commit", interrupted)
+        texts: list[str] = []
+        while not texts or tracer.struck:
+            tracer = Tracer(Strike, len(texts) + 1)
+            texts.append(f"{len(texts)}")
+            thread.append(texts[-1])
+            append_elsewhere(memory, thread, texts[-1])
+            texts.append(texts[-1])
+        assert [message.content for message in thread.messages()] == texts
+        assert len(other) == 0
+        assert len(texts) > 50
