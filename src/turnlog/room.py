@@ -48,40 +48,45 @@ class Room:
         self._size = size
         self._mutex = mutex
         self._taken = 0
+        self._held = 0  # by the places that were called, and have not come yet
         self._line: dict[_Place, None] = {}  # in order
 
     def take(self, size: int) -> None:
         """Take room."""
         self._taken += size
-        if self._taken >= self._size:
+        if self._taken + self._held >= self._size:
             self.full = True
 
     def leave(self, size: int) -> None:
         """Give room back, and let those in line come in for whom there is room now."""
         self._taken -= size
-        self.full = self._taken >= self._size
         for place in list(self._line):
-            if place.called:
-                continue
-            if self._taken >= self._size:
-                self.full = True
-                return
-            self._call(place)
+            if self._taken + self._held >= self._size:
+                break
+            # One that was collected meanwhile has gone out of the line.
+            if not place.called and place in self._line:
+                self._call(place)
+        self.full = self._taken + self._held >= self._size
 
     def _call(self, place: _Place) -> None:
         """Tell a place's caller to come in, and hold its room for it."""
         place.called = True
-        self._taken += place.size
-        self.full = self._taken >= self._size
+        self._held += place.size
         try:
             place.wake()
-        except RuntimeError:  # its loop was closed: nothing waits any more
+        except RuntimeError:  # its loop was closed, or it was woken before: it needs no room
             del self._line[place]
-            self._taken -= place.size
+            self._held -= place.size
 
     def set_taken(self, size: int) -> None:
-        """Count again, after an exception from outside, what tickets take and callers hold."""
-        self._taken = size + sum(place.size for place in self._line if place.called)
+        """Count again what tickets take, after an exception from outside; call those in line again.
+
+        One that was called may not have been woken.
+        """
+        self._taken = size
+        self._held = 0
+        for place in self._line:
+            place.called = False
         self.leave(0)
 
     def wait(self, size: int) -> None:
@@ -94,8 +99,7 @@ class Room:
             wait_interruptibly(lambda seconds: called.acquire(timeout=seconds))
             self._come(place)
         except BaseException:
-            release_if_owned(self._mutex)
-            self._come(place)
+            self._give_up(place)
             raise
 
     async def await_(self, size: int) -> None:
@@ -109,9 +113,11 @@ class Room:
             self._line_up(place)
             await called.wait()
             self._come(place)
-        except BaseException:
-            release_if_owned(self._mutex)
+        except GeneratorExit:  # the task was collected, maybe while its OS thread has the mutex
             self._come(place)
+            raise
+        except BaseException:
+            self._give_up(place)
             raise
 
     def _line_up(self, place: _Place) -> None:
@@ -120,8 +126,17 @@ class Room:
             self.leave(0)
 
     def _come(self, place: _Place) -> None:
-        """Come in from the line, or go away where the wait was broken off."""
+        """Come in from the line."""
         with self._mutex:
             if place in self._line:
                 del self._line[place]
-                self.leave(place.size if place.called else 0)
+                if place.called:
+                    self._held -= place.size
+                self.leave(0)
+
+    def _give_up(self, place: _Place) -> None:
+        """Go away after an exception, which may have been raised at any line."""
+        release_if_owned(self._mutex)
+        with self._mutex:
+            self._line.pop(place, None)
+            self.set_taken(self._taken)

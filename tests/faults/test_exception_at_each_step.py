@@ -20,6 +20,7 @@ import pytest
 import turnlog
 from turnlog import Memory, MemoryThread, Message, TurnlogError
 from turnlog.commit import GroupCommit
+from turnlog.room import Room
 from turnlog.stores.inmemory import InMemoryStore
 from turnlog.stores.jsonl import JsonlStore
 
@@ -234,3 +235,56 @@ def test_in_an_append_within_an_append(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [message.content for message in thread.messages()] == texts
         assert len(other) == 0
         assert len(texts) > 50
+
+
+async def wait_in_line(step: int) -> str:
+    """Have two tasks wait for room, one after the other, and strike one; return where."""
+    mutex = threading.RLock()
+    room = Room(10, mutex)
+    with mutex:
+        room.take(10)
+    tracer = Tracer(MemoryError, step)
+    sys.settrace(tracer)
+    tasks = [asyncio.create_task(room.await_(10)) for _ in range(2)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    sys.settrace(None)
+    with mutex:
+        room.leave(10)
+    if not tracer.struck:
+        sys.settrace(tracer)
+    _, hanging = await asyncio.wait(tasks, timeout=5)
+    sys.settrace(None)
+    assert not hanging, tracer.struck
+    assert [task for task in tasks if task.exception() is None], tracer.struck
+    assert not room.full, tracer.struck
+    return tracer.struck
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:coroutine.*never awaited")
+def test_in_line_for_room() -> None:
+    """An exception in the wait for room keeps no room, and wakes the next in line (C33)."""
+    step = 1
+    while asyncio.run(wait_in_line(step)):
+        step += 1
+    assert step > 100
+
+
+def test_collected_in_line_for_room() -> None:
+    """A waiting task that is collected leaves the mutex to the OS thread that has it (C33)."""
+    mutex = threading.RLock()
+    room = Room(10, mutex)
+
+    async def collect() -> None:
+        waiting = room.await_(10)
+        waiting.send(None)
+        with mutex:
+            waiting.close()
+
+    with mutex:
+        room.take(10)
+    asyncio.run(collect())
+    with mutex:
+        room.leave(10)
+    assert not room.full
