@@ -152,10 +152,14 @@ def release_if_owned(mutex: threading.RLock) -> None:
 def restore_signals() -> None:
     """In a forked child: undo what an append of the parent's main thread had set for a while."""
     for number in _DEFERRED:
-        keeper = getattr(_signals.getsignal(number), "__self__", None)
-        if isinstance(keeper, DeferredSignals):
-            keeper.forget()
-            return
+        while isinstance(keeper := _keeper_of(number), DeferredSignals):
+            keeper.forget()  # there may be another, within which it had begun
+            if _keeper_of(number) is keeper:
+                break
+
+
+def _keeper_of(number: int) -> object:
+    return getattr(_signals.getsignal(number), "__self__", None)
 
 
 def wait_interruptibly(wait: Callable[[float], bool], seconds: float | None = None) -> bool:

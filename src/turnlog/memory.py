@@ -23,7 +23,7 @@ from turnlog.codec import decode_turn
 from turnlog.commit import GroupCommit
 from turnlog.conversation import Conversation
 from turnlog.errors import Closed, DamagedThread, ForeignThread
-from turnlog.interrupts import restore_signals
+from turnlog.interrupts import DeferredSignals, restore_signals
 from turnlog.measure import check_count
 from turnlog.names import DEFAULT_NAMESPACE, ThreadKey, check_name, thread_key
 from turnlog.news import News
@@ -442,9 +442,12 @@ async def aopen(id: str, namespace: str = DEFAULT_NAMESPACE) -> MemoryThread:
 def _after_fork() -> None:
     global _default_mutex  # noqa: PLW0603 - another thread of the parent may have held it
     _default_mutex = threading.RLock()
-    restore_signals()
-    for memory in list(_memories):
-        memory.after_fork()
+    try:
+        restore_signals()
+    finally:
+        with DeferredSignals():  # what a handler raises would leave memories with the parent's locks
+            for memory in list(_memories):
+                memory.after_fork()
 
 
 if hasattr(os, "register_at_fork"):

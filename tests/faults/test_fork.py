@@ -7,6 +7,7 @@ import copy
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from systems import Gate, Together, Watched
 from writers import HOLDS, contents, each_in_order, go, line, lines_on_disk, rest, running
 
 from turnlog import Memory, MemoryThread
+from turnlog.interrupts import DeferredSignals
+from turnlog.stores.inmemory import InMemoryStore
 from turnlog.stores.jsonl import JsonlStore
 
 if TYPE_CHECKING:
@@ -286,3 +289,42 @@ def test_spawned_process(root: Path) -> None:
             assert process.wait() == 0
         thread.append("parent 1")
         assert each_in_order(m.content for m in thread.messages()) == {"parent": 2, "child": 3}
+
+
+def ignore(*_: object) -> None:
+    """Handle a signal, and do nothing."""
+
+
+def raise_interrupt(*_: object) -> None:
+    """Raise, as the handler of Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+class Signalled(InMemoryStore):
+    """A store that a signal reaches in a forked child."""
+
+    forked = False
+
+    def after_fork(self) -> None:
+        """Send the signal first."""
+        os.kill(os.getpid(), signal.SIGUSR1)
+        super().after_fork()
+        self.forked = True
+
+
+def test_handlers_in_a_child(request: pytest.FixtureRequest) -> None:
+    """A child forked while handlers wait, one deferral within another, has its own (C28)."""
+    before = signal.signal(signal.SIGUSR1, ignore)
+    request.addfinalizer(lambda: signal.signal(signal.SIGUSR1, before))
+    with DeferredSignals(), DeferredSignals():
+        assert in_child(lambda: signal.getsignal(signal.SIGUSR1) is ignore)
+
+
+def test_a_signal_right_after_a_fork(request: pytest.FixtureRequest) -> None:
+    """What a handler raises in a child that was just forked lets every memory start afresh."""
+    before = signal.signal(signal.SIGUSR1, raise_interrupt)
+    request.addfinalizer(lambda: signal.signal(signal.SIGUSR1, before))
+    stores = [Signalled(), Signalled()]
+    memories = [Memory(store) for store in stores]
+    assert in_child(lambda: [store.forked for store in stores]) == [True, True]
+    assert len(memories) == 2
