@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import fcntl
 import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -328,3 +330,32 @@ def test_a_signal_right_after_a_fork(request: pytest.FixtureRequest) -> None:
     memories = [Memory(store) for store in stores]
     assert in_child(lambda: [store.forked for store in stores]) == [True, True]
     assert len(memories) == 2
+
+
+def test_a_handler_that_forks_while_a_thread_is_opened(
+    root: Path, request: pytest.FixtureRequest
+) -> None:
+    """A child that a handler forks in an opening that waits for a lock may leave (C28)."""
+    Memory(root).open("t").append("first")
+    parent, children = os.getpid(), list[int]()
+    holder = (root / "default" / "t.jsonl").open()
+    fcntl.flock(holder, fcntl.LOCK_EX)
+
+    def fork(*_: object) -> None:
+        child = os.fork()
+        if not child:
+            sys.exit(7)
+        children.append(child)
+        holder.close()
+
+    before = signal.signal(signal.SIGALRM, fork)
+    request.addfinalizer(lambda: signal.signal(signal.SIGALRM, before))
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        Memory(root).open("t")
+    except BaseException as raised:
+        if os.getpid() == parent:
+            raise
+        os._exit(7 if isinstance(raised, SystemExit) else 1)
+    (child,) = children
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

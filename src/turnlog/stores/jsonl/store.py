@@ -161,12 +161,14 @@ class JsonlStore:
     @contextmanager
     def _opening(self, signals: DeferredSignals) -> Generator[None]:
         """Wait until one more file may be open."""
-        while not self._openings.acquire(timeout=LOOK):
+        openings = self._openings
+        while not openings.acquire(timeout=LOOK):
             signals.let_through()
         try:
             yield
         finally:
-            self._openings.release()
+            if openings is self._openings:  # else a signal's handler has forked this child
+                openings.release()
 
     def _let_go(self, file: ThreadFile) -> None:
         """Unlock and close a file. May be called again."""
