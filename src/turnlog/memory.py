@@ -445,7 +445,9 @@ def _after_fork() -> None:
     try:
         restore_signals()
     finally:
-        with DeferredSignals():  # what a handler raises would leave memories with the parent's locks
+        with (
+            DeferredSignals()
+        ):  # what a handler raises would leave memories with the parent's locks
             for memory in list(_memories):
                 memory.after_fork()
 
