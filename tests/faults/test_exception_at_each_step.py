@@ -23,6 +23,7 @@ from turnlog.commit import GroupCommit
 from turnlog.room import Room
 from turnlog.stores.inmemory import InMemoryStore
 from turnlog.stores.jsonl import JsonlStore
+from turnlog.stores.jsonl.syncing import SyncThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -288,3 +289,19 @@ def test_collected_in_line_for_room() -> None:
     with mutex:
         room.leave(10)
     assert not room.full
+
+
+def test_syncs_side_by_side() -> None:
+    """An exception while syncs run side by side leaves nothing to wait for in vain (C33)."""
+    syncs = SyncThreads()
+    tracer = Tracer(MemoryError, 1)
+    while True:
+        tracer.trace(lambda: syncs.run([int] * 4))
+        if not tracer.struck:
+            break
+        abandoning = threading.Thread(target=syncs.abandon, daemon=True)
+        abandoning.start()
+        abandoning.join(5)
+        assert not abandoning.is_alive(), tracer.struck
+        tracer = Tracer(MemoryError, tracer.step + 1)
+    syncs.close()

@@ -23,7 +23,7 @@ class _Work:
 
     def __init__(self, calls: Iterable[Callable[[], None]]) -> None:
         self.waiting = deque(calls)
-        self.helpers: set[object] = set()
+        self._helpers: set[int] = set()  # the OS threads that make calls, beside the calling one
         self.raised: BaseException | None = None
         self._ended: SimpleQueue[None] = SimpleQueue()
 
@@ -33,18 +33,20 @@ class _Work:
             while True:
                 self.waiting.popleft()()
 
-    def help(self, helper: object) -> None:
+    def help(self) -> None:
         """Make calls as a helper, and say when that has ended."""
+        helper = threading.get_ident()
+        self._helpers.add(helper)  # before it takes a call, so that it is waited for
         try:
             self.do()
         except BaseException as error:  # noqa: BLE001 - it is raised where the work is waited for
             self.raised = error
-        self.helpers.discard(helper)
+        self._helpers.discard(helper)
         self._ended.put(None)
 
     def wait(self) -> None:
-        """Wait for the helpers. May be called again after an exception."""
-        while self.helpers:
+        """Wait for the helpers; no call waits any more. May be called again after an exception."""
+        while self._helpers:
             self._ended.get()
 
 
@@ -57,7 +59,7 @@ class SyncThreads:
 
     def after_fork(self) -> None:
         """In a forked child: start without threads."""
-        self._queue: SimpleQueue[tuple[_Work, object] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._started = 0
         self._work = _Work(())
 
@@ -68,13 +70,10 @@ class SyncThreads:
             BaseException: what a call raised; others may not have been made.
         """
         work = self._work = _Work(calls)
-        for _ in range(min(_MOST_AT_ONCE, len(work.waiting)) - 1):
-            helper = object()
-            work.helpers.add(helper)
-            self._queue.put((work, helper))
-        self._start(len(work.helpers))
-        if not self._started:  # the system has no thread to give
-            work.helpers.clear()
+        helpers = min(_MOST_AT_ONCE, len(work.waiting)) - 1
+        self._start(helpers)
+        for _ in range(min(helpers, self._started)):
+            self._queue.put(work)
         work.do()
         work.wait()
         if work.raised is not None:
@@ -100,8 +99,7 @@ class SyncThreads:
         self._started = 0
 
 
-def _serve(queue: SimpleQueue[tuple[_Work, object] | None]) -> None:
-    while (given := queue.get()) is not None:
-        work, helper = given
-        work.help(helper)
-        del given, work, helper  # or it would keep the files of its last batch
+def _serve(queue: SimpleQueue[_Work | None]) -> None:
+    while (work := queue.get()) is not None:
+        work.help()
+        del work  # or it would keep the files of its last batch
