@@ -296,7 +296,7 @@ def test_syncs_side_by_side() -> None:
     syncs = SyncThreads()
     tracer = Tracer(MemoryError, 1)
     while True:
-        tracer.trace(lambda: syncs.run([int] * 4))
+        tracer.trace(lambda: syncs.run([lambda: None] * 4))
         if not tracer.struck:
             break
         abandoning = threading.Thread(target=syncs.abandon, daemon=True)

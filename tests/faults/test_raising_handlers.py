@@ -169,8 +169,9 @@ def test_a_failing_append(root: Path) -> None:
     """What a handler raises in an append that fails leaves nothing of it, and no lock (C34)."""
     befores = Together([Sends("write", signal.SIGUSR1), Fails("sync", errno.EIO)])
     thread = opened(root, befores)
-    with handled(signal.SIGUSR1, raise_timeout), pytest.raises(Timeout):
+    with handled(signal.SIGUSR1, raise_timeout), pytest.raises(Timeout) as raised:
         thread.append("second")
+    assert type(raised.value.__cause__) is NotWritten, "it must say what became of the append"
     check(root, thread, ["first"])
 
 
