@@ -49,14 +49,14 @@ class TurnQueue:
     def __init__(self, take: Callable[[], Release | None]) -> None:
         """Begin with nobody."""
         self.take = take
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a collected waiter may leave while we hold it
         self._taken = False
         self._since = 0.0
         self._waiting: deque[_Place] = deque()
 
     def after_fork(self) -> None:
         """In a forked child: begin with nobody again; the store's lock is the parent's."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._taken = False
         self._waiting.clear()
 
