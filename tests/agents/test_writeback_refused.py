@@ -128,7 +128,7 @@ def test_a_memory_for_reading_seeds_a_run_without_writeback(
     mem = read_only(root)
     result = perform(make(one_model), "Is it paid?", memory=mem, writeback=False)
     assert said(result.conversation)[:2] == [("user", "Hello?"), ASKED]
-    assert turns(provider.requests[0]) == [("user", "Hello?"), ASKED]
+    assert turns(provider.requests[0]) == [("user", f"Hello?\n\n{ASKED[1]}")]
     assert len(mem) == 1
 
 
