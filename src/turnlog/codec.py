@@ -45,7 +45,7 @@ from turnlog.fusion import record_starts
 from turnlog.message import GREATEST_INT, LEAST_INT, ROLES, Message, Role, Scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class _Line(msgspec.Struct, gc=False, omit_defaults=True):
@@ -89,6 +89,8 @@ _decode_any: Final = msgspec.json.Decoder().decode
 _decode_turn: Final = msgspec.json.Decoder(_Turn).decode
 
 _ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
+_BEGINNING: Final = b'{"role":'  # of our records; it stands in no string, since quotes are escaped
+FUSED: Final = b"}" + _BEGINNING  # stands in no JSON
 _MAX_DEPTH: Final = 64  # of foreign values; low enough to be read again from any stack
 _KNOWN: Final = frozenset(("role", "content", "at", "meta", "key", "more", "unit"))
 
@@ -195,9 +197,20 @@ def glance(line: bytes) -> Record | bool:
     except msgspec.ValidationError:
         return _glance_at_foreign(line)
     except msgspec.DecodeError:
-        return _may_hold_records(line)
+        return may_hold_records(line)
     except (ValueError, RecursionError):
         return True
+
+
+def glance_each(lines: Iterable[bytes]) -> list[Record] | None:
+    """Read each line quickly; None where one of them has no record, or needs `find_records`."""
+    records: list[Record] = []
+    for line in lines:
+        record = glance(line)
+        if isinstance(record, bool):
+            return None
+        records.append(record)
+    return records
 
 
 def _glance_at_foreign(line: bytes) -> Record | bool:
@@ -206,7 +219,7 @@ def _glance_at_foreign(line: bytes) -> Record | bool:
     except msgspec.ValidationError:  # a number that has no place in memory
         return True
     except msgspec.DecodeError:
-        return _may_hold_records(line)
+        return may_hold_records(line)
     except (ValueError, RecursionError):
         return True
     if not _has_text(value):
@@ -215,12 +228,39 @@ def _glance_at_foreign(line: bytes) -> Record | bool:
     return _record(value) if shallow else True
 
 
-def _may_hold_records(line: bytes) -> bool:
+def may_hold_records(line: bytes) -> bool:
     """Tell whether there may be a turn in a line that msgspec takes for no JSON."""
     if b"\\u" in line:  # a lone surrogate, or an odd spelling of a key
         return True
     inner = line.find(b"{", 1) >= 0 or 0 <= line.find(b"}") < len(line) - 1
     return inner and b'"content"' in line
+
+
+def fused_spans(line: bytes) -> list[tuple[int, int]]:
+    """Find where turns may be in a line of nothing but records of ours, fused, and NUL around them.
+
+    Of any other line nothing is found, unless it is one record. `check_lines` reads what is found.
+    """
+    before, *pieces = line.split(_BEGINNING)
+    if before.strip(b"\0"):
+        return []
+    spans: list[tuple[int, int]] = []
+    start = len(before)
+    for piece in pieces:
+        text = piece.rstrip(b"\0")
+        if not text.endswith(b"}") or b"\0" in text:
+            return []
+        spans.append((start, start + len(_BEGINNING) + len(text)))
+        start += len(_BEGINNING) + len(piece)
+    return spans
+
+
+def find_fused(line: bytes) -> list[tuple[int, int, Record]]:
+    """Find the turns in such a line, quickly."""
+    try:
+        return [(start, end, _decode_record(line[start:end])) for start, end in fused_spans(line)]
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return []
 
 
 def find_records(line: bytes) -> tuple[list[tuple[int, int, Record]], str | None]:

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from systems import Notes, Watched
 
 from turnlog import DamageWarning, Memory, TornTailWarning
-from turnlog.codec import find_records
+from turnlog.codec import find_records, glance
 from turnlog.stores.base import START
 from turnlog.stores.jsonl import JsonlStore
 from turnlog.stores.jsonl import damage as damages
 from turnlog.stores.jsonl import format as fileformat
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from turnlog.codec import Record
@@ -71,6 +72,43 @@ def test_damage_is_passed_over_quickly(
         assert (len(thread), len(looked) <= 3) == (2, True)
         lines = 0 if name == "blank lines" else damage.count(b"\n")
         assert len(thread.problems) == lines
+
+
+HOLED = TURN[:40] + bytes(20) + TURN[60:]
+MIXED = {  # lines, and how many turns and problems are in them
+    "a bad line behind a turn": (TURN + b"it is not a turn\n", 1, 1),
+    "half a turn behind a turn": (TURN + TURN[:60] + b"\n", 1, 1),
+    "Latin-1 behind a turn": (TURN + DAMAGE["Latin-1"], 1, 1),
+    "a hole behind a turn": (TURN + HOLED, 1, 1),
+    "holes": (HOLED, 0, 1),
+    "fused turns": (TURN[:-1] * 2 + TURN, 3, 1),
+    "NULs behind a turn": (TURN[:-1] + bytes(20) + b"\n", 1, 1),
+    "NULs before a turn": (bytes(20) + TURN, 1, 1),
+    "NULs between turns": (TURN[:-1] + bytes(20) + TURN, 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_turns_among_damage_are_read_at_once(
+    root: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage between turns, or on their lines, has few lines read one by one (C41)."""
+    lines, turns, problems = MIXED[name]
+    times = 160_000 // len(lines)
+    put(root, TURN + lines * times + TURN)
+    looked: list[bytes] = []
+
+    def noting(read: Callable[[bytes], object]) -> Callable[[bytes], object]:
+        return lambda line: (looked.append(line), read(line))[1]
+
+    for call in (find_records, glance):
+        monkeypatch.setattr(fileformat, call.__name__, noting(call))
+    with warnings.catch_warnings(), Memory(root) as memory:
+        warnings.simplefilter("ignore", DamageWarning)
+        thread = memory.open("t")
+        assert len(thread) == 2 + turns * times
+        assert len(thread.problems) == problems * times
+        assert len(looked) < times / 5
 
 
 BIG_DAMAGE = {
@@ -139,6 +177,30 @@ def test_what_is_found_quickly_is_what_is_found_slowly(data: bytes) -> None:
     assert list(read.lines) == turns
     assert [(problem.line, problem.reason) for problem in read.problems] == reasons
     assert tail.sound
+
+
+UNITS = [TURN, TURN, *unit("a", "b", "c").splitlines(keepends=True), HOLED, HOLED[:-1], TURN[:50]]
+
+
+@given(st.lists(st.sampled_from(PIECES + UNITS), max_size=30).map(b"".join))
+@example(TURN + HOLED + UNITS[2] + b"oops\n")
+@example(TURN + TURN[:-1] + b"\0\n" + UNITS[2])
+@example(TURN + b"\0\r\r\n" + TURN)
+@example(b"\x0b\n" + TURN)
+def test_lines_read_at_once_are_read_as_one_by_one(data: bytes) -> None:
+    """Reading turns and damage at once changes no turn, no problem and no tear (C41)."""
+
+    def no(*_: object) -> bool:
+        return False
+
+    read, tail = fileformat.scan(data, START, None)
+    with pytest.MonkeyPatch.context() as patch:
+        for shortcut in ("are_barren", "find_fused", "_Scanner._mixed_lines"):
+            patch.setattr(f"{fileformat.__name__}.{shortcut}", no)
+        slow, slow_tail = fileformat.scan(data, START, None)
+    assert list(read.lines) == list(slow.lines)
+    assert list(read.problems) == list(slow.problems)
+    assert (read.keys, read.position, tail) == (slow.keys, slow.position, slow_tail)
 
 
 MEASURED = """

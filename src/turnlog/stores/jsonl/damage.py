@@ -17,7 +17,7 @@ from turnlog.codec import find_records
 from turnlog.stores.base import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from turnlog.stores.base import Position, Read
 
@@ -38,13 +38,17 @@ barren_lines: Final = re.compile(
     % (SHORTEST_TURN - 1),
     re.VERBOSE,
 ).match
-# Match lines of NUL alone.
-nul_lines: Final = re.compile(rb"(?:\0++\n)++").match
 # Find what is no blank.
 not_blank: Final = re.compile(rb"[^ \t\r\n]").search
 
 # The beginning of our lines, with NUL for what was lost, and with blanks for other people's lines.
-_beginning: Final = re.compile(rb'[{\0][ \0]*["\0][r\0][o\0][l\0][e\0]["\0][ \0]*[:\0]').match
+_BEGINNING: Final = rb'[{\0][ \0]*["\0][r\0][o\0][l\0][e\0]["\0][ \0]*[:\0]'
+_beginning: Final = re.compile(_BEGINNING).match
+# Match lines that begin so and hold NUL, but no turn: no brace is closed before their end.
+holed_lines: Final = re.compile(
+    rb"(?:(?:\0++|(?=[^\n\0]*+\0)(?>%s)[^\n{}]*+}?+)\n)++" % _BEGINNING
+).match
+_SIGNS_OF_TURNS: Final = (b'"content"', b"\\u", b"\0")  # or an odd spelling of that key
 _HEAD: Final = 64  # bytes, enough to see how a line begins
 _NULS: Final = b"\0" * 16  # what is cut off is as what was lost
 _control: Final = re.compile(rb"[\x00-\x08\x0a-\x1f]").search
@@ -64,9 +68,9 @@ class Problems(Sequence[Problem]):
         self._places: array[int] = array("Q")  # start, end, number, start, end, number, ...
         self._found: tuple[Problem, ...] | None = None
 
-    def note(self, place: Place) -> None:
-        """Note lines that are problems, but for those of them that are blank."""
-        self._places.extend(place)
+    def note(self, places: Iterable[int]) -> None:
+        """Note places of problems, one behind the other; blank lines in them are none."""
+        self._places.extend(places)
 
     @property
     def size(self) -> int:
@@ -108,13 +112,18 @@ class Problems(Sequence[Problem]):
             stop = self._buffer.find(b"\n", start, end)
             stop = end if stop < 0 else stop
             line = self._buffer[start:stop]
-            if stop < len(self._buffer):
+            if self._buffer.startswith(b"\n", stop):
                 line = line.removesuffix(b"\r")
             reason = find_records(line)[1] if not_blank(line) else None
             if reason is not None:
                 offset = self._begin.offset + start
                 yield Problem(self._begin.lines + number, offset, len(line), reason)
             start, number = stop + 1, number + 1
+
+
+def are_barren(buffer: bytes, start: int, end: int) -> bool:
+    """Return whether no line can hold a turn: none has its text's key, or NUL, as what is torn."""
+    return not any(buffer.find(sign, start, end) >= 0 for sign in _SIGNS_OF_TURNS)
 
 
 def begins_as_ours(piece: bytes) -> bool:

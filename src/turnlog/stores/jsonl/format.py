@@ -24,7 +24,8 @@ size and lose a sector, which reads as NUL then.
 Anywhere else the lines of a broken unit are turns like any others: damage costs only itself.
 
 A damaged line costs about as much time as a turn does. So what is wrong with it is worked out when
-it is looked at, and lines that can hold no turn are passed over many at once.
+it is looked at, lines that can hold no turn are passed over many at once, and the turns between
+them are read together.
 
 Source: design, sections 3 and 4; cases C41 and C60.
 """
@@ -40,10 +41,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias, overload
 from zlib import crc32
 
 from turnlog.codec import (
+    FUSED,
     check_lines,
+    find_fused,
     find_records,
+    fused_spans,
     glance,
+    glance_each,
     is_cut_off,
+    may_hold_records,
     repeated_key,
 )
 from turnlog.stores.base import Position, Problem, Read
@@ -51,10 +57,11 @@ from turnlog.stores.jsonl.damage import (
     ENDS_OF_WIDE_LINES,
     SHORTEST_TURN,
     Problems,
+    are_barren,
     barren_lines,
     begins_as_ours,
+    holed_lines,
     not_blank,
-    nul_lines,
 )
 
 if TYPE_CHECKING:
@@ -70,6 +77,7 @@ _CHUNK: Final = (
 )  # what is decoded at once: large enough to be quick, small enough for caches
 _MARKED: Final = 4096  # enough to hold some turn's time, which no other life of a thread has
 _FEW: Final = 1 << 12  # bytes in which a line that holds no turn is looked for one by one
+_NEAR: Final = 4  # lines, of which one is a turn where turns and damage are mixed
 _HEAD: Final = 64  # bytes, enough to see how a file begins
 _OPEN, _CLOSE, _NEWLINE = b"{}\n"
 
@@ -208,6 +216,64 @@ class _Suspect:
 
 
 @dataclass(slots=True)
+class _Sifted:
+    """Turns and damage, told apart line by line; the turns are read all at once."""
+
+    number: int  # of the last line that was taken
+    turns: list[bytes] = field(default_factory=list[bytes])
+    spans: array[int] = field(default_factory=lambda: array("Q"))
+    places: array[int] = field(default_factory=lambda: array("Q"))
+    alone: bool = True  # whether each turn has a line for itself, as other programs' turns must
+
+    def take(self, start: int, data: bytes) -> bool:
+        """Take the lines of some data; say whether none of them needs a longer look."""
+        spans, places, turns = self.spans, self.places, self.turns
+        lines = data.split(b"\n")
+        broken = b"\0" in data or FUSED in data
+        for number, line in enumerate(lines, self.number + 1):
+            stop = start + len(line)
+            if broken and (b"\0" in line or FUSED in line):
+                if not self._take_broken(start, line, number):
+                    return False
+            elif (
+                b"}" not in line
+                or (b'"content"' not in line and b"\\u" not in line)
+                or not (line.isascii() or barren_lines(line + b"\n") is None)
+            ):
+                if line.strip(b" \t\r"):
+                    places.extend((start, stop, number))
+            elif line[0] == _OPEN and line[-1] == _CLOSE:
+                spans.append(start)
+                spans.append(stop)
+                turns.append(line)
+            else:
+                return False
+            start = stop + 1
+        self.number += len(lines)
+        return True
+
+    def _take_broken(self, start: int, line: bytes, number: int) -> bool:
+        found = fused_spans(line)
+        if not found and may_hold_records(line):
+            return False
+        self.alone = self.alone and not found
+        for begin, end in found:
+            self.spans.extend((start + begin, start + end))
+            self.turns.append(line[begin:end])
+        self.places.extend((start, start + len(line), number))
+        return True
+
+    def records(self) -> Sequence[Record] | None:
+        """Read the turns; None where one of them needs a longer look, or is of a unit."""
+        records = check_lines(memoryview(b"\n".join(self.turns)))
+        if records is None and self.alone:
+            records = glance_each(self.turns)
+        if records is None or len(records) != len(self.turns):
+            return None
+        return None if any(map(_more, records)) or any(map(_unit, records)) else records
+
+
+@dataclass(slots=True)
 class _Scanner:
     """One pass over a buffer: many lines at once where they are plain, else line by line."""
 
@@ -241,6 +307,11 @@ class _Scanner:
         records = check_lines(view[start:end])
         if records is not None and self._plain_lines(start, end, records):
             return
+        if are_barren(self.buffer, start, end):
+            self._barren(start, end)
+            return
+        if (records is not None or end - start <= _FEW) and self._mixed_lines(start, end):
+            return
         middle = self.buffer.rfind(b"\n", start, (start + end) // 2) + 1
         if middle and end - start > _FEW:
             self._many_lines(view, start, middle)
@@ -271,6 +342,35 @@ class _Scanner:
             self.turns.spans.extend(spans)
         return True
 
+    def _mixed_lines(self, start: int, end: int) -> bool:
+        """Take turns and damage at once, unless a line needs a longer look; say whether it did."""
+        stop = end  # of what is taken at once: a line with NUL in it is no tear if a turn follows
+        if self.buffer.find(b"\0", start, end) >= 0:
+            stop = self._last_turn(start, end)
+        sifted = _Sifted(self.lines)
+        if start == stop or not sifted.take(start, self.buffer[start : stop - 1]):
+            return False
+        records = sifted.records()
+        if records is None:
+            return False
+        self._settle()
+        self._note_keys(records)
+        self.lines = sifted.number
+        self.turns.spans.extend(sifted.spans)
+        self.problems.note(sifted.places)
+        self._each_line(stop, end)
+        return True
+
+    def _last_turn(self, start: int, end: int) -> int:
+        """Return where a line near the end starts that holds a turn: no tear begins before it."""
+        for _ in range(_NEAR):
+            begin = max(start, self.buffer.rfind(b"\n", start, end - 1) + 1)
+            found = find_fused(self.buffer[begin : end - 1])
+            if found and not (found[0][2].more or found[0][2].unit):
+                return begin
+            end = begin
+        return start
+
     def _note_keys(self, records: Sequence[Record]) -> None:
         if any(map(_key, records)):
             for index, record in enumerate(records, len(self.turns)):
@@ -281,17 +381,18 @@ class _Scanner:
         while start < end:
             newline = self.buffer.index(b"\n", start)
             line = self.buffer[start:newline]
-            if len(line) < SHORTEST_TURN or line[-1] not in b"}\r" or not line.isascii():
+            if b"\0" in line:
+                holed = holed_lines(self.buffer, start, end)
+                if holed is not None:
+                    self._damaged((start, holed.end() - 1, self.lines + 1), b"\0")
+                    self.lines += self.buffer.count(b"\n", start, holed.end())
+                    start = holed.end()
+                    continue
+            elif len(line) < SHORTEST_TURN or line[-1] not in b"}\r" or not line.isascii():
                 barren = barren_lines(self.buffer, start, end)
                 if barren is not None:
                     self._barren(start, barren.end())
                     start = barren.end()
-                    continue
-                nuls = nul_lines(self.buffer, start, end)
-                if nuls is not None:
-                    self._damaged((start, nuls.end() - 1, self.lines + 1), b"\0")
-                    self.lines += self.buffer.count(b"\n", start, nuls.end())
-                    start = nuls.end()
                     continue
             self.lines += 1
             self._line(start, line.removesuffix(b"\r"))
@@ -306,6 +407,9 @@ class _Scanner:
 
     def _line(self, start: int, line: bytes) -> None:
         """Take a line that ended."""
+        if b"\0" in line or FUSED in line:
+            self._broken_line(start, line)
+            return
         record = glance(line)
         if record is False:
             self._damaged((start, start + len(line), self.lines), line)
@@ -313,6 +417,16 @@ class _Scanner:
             self._take(start, start + len(line), record)
         else:
             self._judge(start, line, self.lines)
+
+    def _broken_line(self, start: int, line: bytes) -> None:
+        """Take a line that ended, and that is no JSON."""
+        found = find_fused(line)
+        if found:
+            self._divide(start, line, found, (start, start + len(line), self.lines))
+        elif may_hold_records(line):
+            self._judge(start, line, self.lines)
+        else:
+            self._damaged((start, start + len(line), self.lines), line)
 
     def _damaged(self, place: Place, line: bytes) -> None:
         """Take a line that ended, and holds no turn at all."""
@@ -332,9 +446,21 @@ class _Scanner:
             self._settle()
 
     def _judge(self, start: int, line: bytes, number: int, *, ended: bool = True) -> None:
-        """Take the turns in a line, and note what else it holds."""
+        """Look for the turns in a line, and take it."""
         found, reason = find_records(line)
         problem = None if reason is None else (start, start + len(line), number)
+        self._divide(start, line, found, problem, ended=ended)
+
+    def _divide(
+        self,
+        start: int,
+        line: bytes,
+        found: list[tuple[int, int, Record]],
+        problem: Place | None,
+        *,
+        ended: bool = True,
+    ) -> None:
+        """Take the turns that were found in a line, and note what else it holds."""
         pieces = list(_pieces(line, found))
         if len(pieces) == len(found) and problem is not None:
             # Fused, or with a key given twice: turns all the same, but no line of a unit of ours.
@@ -365,8 +491,9 @@ class _Scanner:
 
     def _take(self, start: int, end: int, record: Record) -> None:
         """Take a whole line: a turn, or a part of a unit."""
-        if not (record.more or record.unit or self.unit or self.suspects):
-            self._add([(start, end, record.key)])
+        if not (record.more or record.unit or self.unit):
+            self._settle()
+            self._add_turn(start, end, record.key)
             return
         before = 0  # how many of the pending lines are the unit's, with this one as its last
         if record.at is not None:  # else the words are another program's
@@ -405,10 +532,13 @@ class _Scanner:
 
     def _add(self, turns: list[_Span]) -> None:
         for start, end, key in turns:
-            if key is not None:
-                self.keys.setdefault(key, len(self.turns))
-            self.turns.spans.append(start)
-            self.turns.spans.append(end)
+            self._add_turn(start, end, key)
+
+    def _add_turn(self, start: int, end: int, key: str | None) -> None:
+        if key is not None:
+            self.keys.setdefault(key, len(self.turns))
+        self.turns.spans.append(start)
+        self.turns.spans.append(end)
 
     def _is_ours(self) -> bool:
         """Tell whether the file is a thread's: it has a turn, or begins as one does."""
