@@ -45,9 +45,7 @@ from turnlog.codec import (
     check_lines,
     find_fused,
     find_records,
-    fused_spans,
     glance,
-    glance_each,
     is_cut_off,
     may_hold_records,
     repeated_key,
@@ -63,6 +61,7 @@ from turnlog.stores.jsonl.damage import (
     holed_lines,
     not_blank,
 )
+from turnlog.stores.jsonl.sifted import Sifted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -216,64 +215,6 @@ class _Suspect:
 
 
 @dataclass(slots=True)
-class _Sifted:
-    """Turns and damage, told apart line by line; the turns are read all at once."""
-
-    number: int  # of the last line that was taken
-    turns: list[bytes] = field(default_factory=list[bytes])
-    spans: array[int] = field(default_factory=lambda: array("Q"))
-    places: array[int] = field(default_factory=lambda: array("Q"))
-    alone: bool = True  # whether each turn has a line for itself, as other programs' turns must
-
-    def take(self, start: int, data: bytes) -> bool:
-        """Take the lines of some data; say whether none of them needs a longer look."""
-        spans, places, turns = self.spans, self.places, self.turns
-        lines = data.split(b"\n")
-        broken = b"\0" in data or FUSED in data
-        for number, line in enumerate(lines, self.number + 1):
-            stop = start + len(line)
-            if broken and (b"\0" in line or FUSED in line):
-                if not self._take_broken(start, line, number):
-                    return False
-            elif (
-                b"}" not in line
-                or (b'"content"' not in line and b"\\u" not in line)
-                or not (line.isascii() or barren_lines(line + b"\n") is None)
-            ):
-                if line.strip(b" \t\r"):
-                    places.extend((start, stop, number))
-            elif line[0] == _OPEN and line[-1] == _CLOSE:
-                spans.append(start)
-                spans.append(stop)
-                turns.append(line)
-            else:
-                return False
-            start = stop + 1
-        self.number += len(lines)
-        return True
-
-    def _take_broken(self, start: int, line: bytes, number: int) -> bool:
-        found = fused_spans(line)
-        if not found and may_hold_records(line):
-            return False
-        self.alone = self.alone and not found
-        for begin, end in found:
-            self.spans.extend((start + begin, start + end))
-            self.turns.append(line[begin:end])
-        self.places.extend((start, start + len(line), number))
-        return True
-
-    def records(self) -> Sequence[Record] | None:
-        """Read the turns; None where one of them needs a longer look, or is of a unit."""
-        records = check_lines(memoryview(b"\n".join(self.turns)))
-        if records is None and self.alone:
-            records = glance_each(self.turns)
-        if records is None or len(records) != len(self.turns):
-            return None
-        return None if any(map(_more, records)) or any(map(_unit, records)) else records
-
-
-@dataclass(slots=True)
 class _Scanner:
     """One pass over a buffer: many lines at once where they are plain, else line by line."""
 
@@ -347,7 +288,7 @@ class _Scanner:
         stop = end  # of what is taken at once: a line with NUL in it is no tear if a turn follows
         if self.buffer.find(b"\0", start, end) >= 0:
             stop = self._last_turn(start, end)
-        sifted = _Sifted(self.lines)
+        sifted = Sifted(self.lines)
         if start == stop or not sifted.take(start, self.buffer[start : stop - 1]):
             return False
         records = sifted.records()
