@@ -45,7 +45,8 @@ class Meeting:
     def __call__(self, body: dict[str, Any]) -> Reply:
         """Reply to a request."""
         sent = turns(body)
-        name = next(text for role, text in reversed(sent) if role == "user")
+        text = next(text for role, text in reversed(sent) if role == "user")
+        name = text.split("\n\n")[-1]  # the inputs of runs that began before go out with it
         if sent[-1][0] == "tool":
             return Reply("I found ", name, ".")
         self._barrier.wait()
