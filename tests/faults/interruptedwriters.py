@@ -255,10 +255,23 @@ def set_exceptions(writers: dict[int, Writer], stopped: threading.Event) -> None
     while not stopped.wait(random.uniform(_SHORTEST, _LONGEST)):
         ident, writer = random.choice(list(writers.items()))
         with writer.mutex:
-            if writer.interruptible:
+            if writer.interruptible and not _starts_a_thread(ident):
                 writer.interrupt()
                 exception = ctypes.py_object(random.choice(INTERRUPTIONS))
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), exception)
+
+
+def _starts_a_thread(ident: int) -> bool:
+    """Tell whether an OS thread is starting another: Python may then give that the exception.
+
+    The other dies of it before it says that it has begun, and `Thread.start` never returns.
+    """
+    frame = sys._current_frames().get(ident)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if frame.f_code is threading.Thread.start.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def watch(writers: Sequence[Writer]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
-import os
 import signal
 import subprocess
 import sys
@@ -70,7 +69,7 @@ def handled(number: int, handler: Callable[[int, Any], object]) -> Generator[Non
 
 
 class Sends:
-    """Sends signals, all at once, before the first call of a kind."""
+    """Sends signals to the main thread, all at once, before the first call of a kind."""
 
     def __init__(self, call: str, *numbers: signal.Signals) -> None:
         """Wait for that call."""
@@ -84,7 +83,8 @@ class Sends:
             self.sent = True
             signal.pthread_sigmask(signal.SIG_BLOCK, self.numbers)
             for number in self.numbers:
-                os.kill(os.getpid(), number)
+                # Not to the process: another thread might get it, and a moment later.
+                signal.pthread_kill(threading.main_thread().ident or 0, number)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self.numbers)
 
 
@@ -284,8 +284,12 @@ def test_in_asyncio(root: Path) -> None:
 
     async def appends() -> None:
         threads = [await memory.aopen(f"t{number}") for number in range(3)]
-        befores.befores.append(Sends("sync", signal.SIGUSR1))
-        await asyncio.gather(*(thread.aappend("first") for thread in threads))
+        submitted = Gate("sync")
+        befores.befores += [submitted, Sends("sync", signal.SIGUSR1)]
+        tasks = [asyncio.create_task(thread.aappend("first")) for thread in threads]
+        await asyncio.sleep(0)  # each task runs up to where it waits for its outcome
+        submitted.opened.set()
+        await asyncio.gather(*tasks)
         await asyncio.sleep(60)
 
     with handled(signal.SIGUSR1, raise_timeout), pytest.raises(Timeout):
