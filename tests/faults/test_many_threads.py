@@ -321,8 +321,14 @@ def test_threads_that_tasks_drop(visited: Path) -> None:
         async with (await memory.aopen(ids[-1])).turn_lock():
             pass
 
+    def visit_and_end(memory: Memory, ids: Sequence[str]) -> None:
+        runner.run(visit_all(memory, ids))
+        for each in threading.enumerate():  # those that are about to end are counted, too
+            if each.name in {"turnlog-worker", "turnlog-own"}:
+                each.join(60)
+
     with asyncio.Runner() as runner:
-        grown = left_behind(visited, lambda memory, ids: runner.run(visit_all(memory, ids)))
+        grown = left_behind(visited, visit_and_end)
     assert grown < LEAK
 
 
